@@ -27,9 +27,7 @@ EVENTS_AT = "BUCKETSIM_EVENTS"  # the variable that tells ranks started here whi
 EVENTS, FAILED = "events.jsonl", "failed-rank-{}.json"  # what ranks that others start leave beside their job
 _BOX_PORT = 29_500
 _POLL_S = 0.1
-_BLAME_S = (
-    15.0  # after a rank is seen to fail: how long the others may take to say, or show, whose fault it is
-)
+_BLAME_S = 15.0  # after a rank is seen to fail: how long others may take to say, or show, whose fault it is
 _POLITE_S = 5.0
 _LATENCY_MS = 100
 _END_S = 5.0

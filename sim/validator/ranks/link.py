@@ -11,7 +11,6 @@ import threading
 import time
 from functools import cache
 from heapq import heappop, heappush
-from statistics import median
 from typing import Any
 
 import torch
@@ -109,18 +108,20 @@ def spin_on(device: torch.device) -> "Spin":
     return Spin(device)
 
 
-_SOURCE = """
-extern "C" __global__ void keep(long long duration_ns) {
-    unsigned long long begin, now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-    do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-    while ((long long)(now - begin) < duration_ns);
+_PTX = """
+.version 6.0 .target sm_50 .address_size 64
+.visible .entry keep(.param .s64 wait_ns) {
+    .reg .s64 left, begin, now; .reg .pred early;
+    ld.param.s64 left, [wait_ns]; mov.u64 begin, %globaltimer;
+again:
+    mov.u64 now, %globaltimer; sub.s64 now, now, begin;
+    setp.lt.s64 early, now, left; @early bra again;
+    ret;
 }
 """
 _WARM_UP_NS = 50_000_000  # in which the clock comes up
 _AHEAD_NS = 1_000_000  # keeps the GPU busy while kernels are enqueued
-_CHAIN, _REPEATS = 32, 7
-_TRIED_NS = 20_000
+_CHAIN, _REPEATS, _TRIED_NS = 32, 7, 20_000
 
 
 class Spin:
@@ -128,7 +129,8 @@ class Spin:
 
     Each is one thread that reads the GPU's own timer of ns, not its clock's cycles: beside matrix products
     that heat a H100, ``torch.cuda._sleep`` of 2.0 ms took 2.5 to 3.3, since their power lowers the clock, and
-    this kernel 2.02. The timer ticks every 32 ns there (every us on GPUs up to Ampere).
+    this kernel 2.02. The timer ticks every 32 ns there (every us on GPUs up to Ampere). The driver compiles
+    it: what torch compiles takes a CUDA toolkit on the host. Of a GPU that ranks share the least time counts.
 
     Raises:
         MachineError: no kernel can be made here, or kernels do not keep time.
@@ -137,14 +139,14 @@ class Spin:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         try:
-            self._kernel = torch.cuda._compile_kernel(_SOURCE, "keep")
+            made: Any = torch.cuda._utils._cuda_load_module(_PTX, ["keep"])
             self._driver = ctypes.CDLL("libcuda.so.1")
-        except (OSError, RuntimeError) as error:
+        except (AttributeError, OSError, RuntimeError) as error:
             raise MachineError(f"{device}: no kernel that keeps time can be made here: {error}") from error
-        self._context = ctypes.c_void_p()
+        self._kernel, self._context = made["keep"], ctypes.c_void_p()
         self._driver.cuCtxGetCurrent(ctypes.byref(self._context))
         self._enqueue(_WARM_UP_NS)
-        short, long = (median(self._timed(ns) for _ in range(_REPEATS)) for ns in (0, _TRIED_NS))
+        short, long = (min(self._timed(ns) for _ in range(_REPEATS)) for ns in (0, _TRIED_NS))
         self._overhead_ns = round(short)  # what a kernel takes beside the time that it waits for
         if abs(long - short - _TRIED_NS) > _TRIED_NS / 10:
             raise MachineError(
