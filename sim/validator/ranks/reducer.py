@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sim.nouns.assignment import CAP_KWARGS
 from sim.nouns.ddp_switches import ARGUMENTS, HOOKS
-from sim.recorder.clocks import clock_for
+from sim.recorder.clocks import EventClock, clock_for
 from sim.recorder.training_step import trained
 from sim.validator.jobs import Candidate
 from sim.validator.ranks.link import link_of
@@ -143,7 +143,10 @@ def candidate_lanes(
         divisor: what a hook that stamps has to divide gradients by.
     """
     clock, emulated = clock_for(rank.device), rank.job.carrier.emulated
-    launch = all_reduce if emulated is None else link_of(emulated, rank.device)
+    launch, ends = all_reduce if emulated is None else link_of(emulated, rank.device), clock
+    if rank.device.type == "cuda" and rank.job.carrier.name == "gloo":
+        # Its thread, when the sum is on the host, has the compute stream, and all that is enqueued is ahead.
+        ends = EventClock(rank.device, torch.Stream(rank.device))
     asked = [] if noop is None else [(noop, False)]
     for candidate in rank.job.candidates:
         asked += [(candidate, False), (candidate, True)][: 1 + (noop is not None and candidate.is_traced)]
@@ -151,7 +154,7 @@ def candidate_lanes(
     for candidate, is_traced in asked:
         module, around = make()
         model, observe = _wrap(module, candidate)
-        recorder = Recorder(clock.stamp, divisor if emulated is None else 1, launch)
+        recorder = Recorder(clock.stamp, divisor if emulated is None else 1, launch, ends.stamp)
         if candidate is noop:
             model.register_comm_hook(None, noop_hook)
         elif is_traced or emulated is not None:

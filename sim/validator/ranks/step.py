@@ -113,6 +113,7 @@ class Recorder:
         divisor: what gradients are divided by before the sum, as DDP does for an average. A hook needs a pass
             of its own over the bucket for it, which DDP does not; 1: no division.
         launch: starts the reduction of a bucket; an emulated link takes the place of ``all_reduce``.
+        stamp_end: the clock of ``done``, where it is not ``stamp``.
     """
 
     def __init__(
@@ -120,9 +121,10 @@ class Recorder:
         stamp: Callable[[], Stamp] = time.monotonic_ns,
         divisor: int = 1,
         launch: Launch = all_reduce,
+        stamp_end: Callable[[], Stamp] | None = None,
     ) -> None:
         self.rows: dict[int, list[Stamp]] = {}
-        self._stamp, self._divisor, self._launch = stamp, divisor, launch
+        self._stamp, self._stamp_end, self._divisor, self._launch = stamp, stamp_end or stamp, divisor, launch
 
     def hook(self, state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Stamp ready (hook called), launch (all-reduce handed over) and end."""
@@ -133,7 +135,7 @@ class Recorder:
         row[1] = self._stamp()
 
         def done(finished: Reduced) -> Tensor:
-            row[2] = self._stamp()
+            row[2] = self._stamp_end()
             return finished.value()[0]
 
         return future.then(done)
