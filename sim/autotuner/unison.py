@@ -119,7 +119,7 @@ class Unison:
         return said
 
     def _reduced(self, numbers: Sequence[int], operation: Any) -> list[int]:
-        tensor = torch.tensor(list(numbers), dtype=torch.int64)
+        tensor = torch.tensor(list(numbers), dtype=torch.int64, device="cpu")
         with self.collective():
             self._connected().allreduce([tensor], operation).wait()
         return [int(number) for number in tensor.tolist()]
@@ -143,9 +143,9 @@ class Unison:
     def _passed(carry: Callable[[list[torch.Tensor]], Any], is_mine: bool, value: Any = None) -> Any:
         """``value`` from where it ``is_mine`` to where it is not: its size, and then itself."""
         held = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        size = torch.tensor([held.numel()])
+        size = torch.tensor([held.numel()], device="cpu")
         carry([size]).wait()
-        held = held if is_mine else torch.empty(int(size), dtype=torch.uint8)
+        held = held if is_mine else torch.empty(int(size), dtype=torch.uint8, device="cpu")
         carry([held]).wait()
         return value if is_mine else pickle.loads(held.numpy().tobytes())
 

@@ -438,11 +438,12 @@ class Counted(ExitStack):
 
 
 def says() -> None:
-    """All ranks hear the same, and nothing of it is asked of the job's group, or for the current device:
-    ``_get_object_coll_device`` is where torch's object collectives take the current GPU."""
+    """All ranks hear the same, and nothing of it is asked of the job's group, for the current device
+    (``_get_object_coll_device`` is where torch's object collectives take the current GPU) or on the default
+    one, which a script may have made its GPU."""
     ranks, rank, world = Unison(small()), dist.get_rank(), dist.get_world_size()
     last = world - 1
-    with Counted() as counted:
+    with Counted() as counted, torch.device("meta"):
         assert ranks.from_first(lambda: {"rank": rank, "more": [1, 2.5]}) == {"rank": 0, "more": [1, 2.5]}
         assert ranks.gather("x" * rank) == (["x" * k for k in range(world)] if rank == 0 else [])
         assert ranks.over_ranks([rank, -rank], longest=True) == [last, 0]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from sim.autotuner.loop import Verdict, is_candidate_turn, judge, looks
 from sim.autotuner.unison import BUDGET_S, LinkProbe, Unison, measure_link
+from sim.validator.ranks.probes import Bench
 from tests.effort import IS_WHOLE, tries
 
 Floats = NDArray[np.float64]
@@ -188,6 +190,16 @@ def test_a_slow_wire_is_measured_as_far_as_time_allows_and_a_fast_one_as_far_as_
     link = measure_link(Planted(100 * MIB, 1_000_000, 2e6))
     assert link["all_reduce"][-1].num_bytes < MIB
     assert (link["comm_channels"], link["channel_slowdown"]) == (1, 1.0)
+
+
+def test_a_probe_has_the_bytes_that_it_is_asked_for_whatever_the_default_dtype() -> None:
+    """Scripts that train in bfloat16 may have made it the default; half of the bytes take half the time."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert Bench(torch.device("cpu")).zeros(64 * KIB).nbytes == 64 * KIB
+    finally:
+        torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize(

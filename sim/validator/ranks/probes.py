@@ -76,7 +76,7 @@ class Bench:
 
     def zeros(self, num_bytes: int) -> torch.Tensor:
         """A float32 tensor of so many bytes, at least one element: ``[max(1, num_bytes // 4)]``."""
-        return torch.zeros(max(1, num_bytes // 4), device=self.device)
+        return torch.zeros(max(1, num_bytes // 4), dtype=torch.float32, device=self.device)
 
     def time(self, work: Callable[[], object]) -> int:
         """ns that ``work`` takes."""
@@ -110,7 +110,7 @@ def times(kind: str, size: int, repeats: int, rank: Rank) -> list[int]:
         "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
     }[kind]
-    if repeats > 1 or kind != "all_reduce":
+    if repeats > 1 or kind != "all_reduce" or whole.is_cuda:  # NCCL connects ranks in its first, by size
         collective()
     samples = []
     for repeat in range(repeats):

@@ -75,12 +75,12 @@ def lead_ns() -> int:
 
 def meet() -> None:
     """All ranks come here, over gloo on the host, whatever carries the tensors of their devices."""
-    dist.all_reduce(torch.zeros(1))
+    dist.all_reduce(torch.zeros(1, device="cpu"))
 
 
 def from_first(number: int) -> int:
     """Rank 0's ``number``, on every rank."""
-    sent = torch.tensor([number])
+    sent = torch.tensor([number], device="cpu")
     dist.broadcast(sent, src=0)
     return int(sent.item())
 
