@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import sim
 from sim.costs.service_time import all_reduce_ns
@@ -24,8 +22,7 @@ from sim.validator.jobs import Carrier
 from sim.validator.ranks.link import HostLink
 from tests.commands import bucketsim
 from tests.dist.starting import forks_ranks
-from tests.effort import tries
-from tests.handmade import handmade, wired
+from tests.handmade import wired
 
 pytestmark = pytest.mark.dist
 
@@ -33,25 +30,6 @@ MS = 1_000_000
 LINK = wired({0: MS, 10 << 20: 70 * MS}, name="eight ranks", world_size=8)
 ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=(pytest.mark.gpu, ON_A_GPU))])
-
-
-@settings(deadline=None, max_examples=tries(60))
-@given(
-    gradients=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 2_000)), min_size=1, max_size=12),
-    channels=st.integers(1, 3),
-)
-def test_a_wire_ends_collectives_when_the_simulator_does(
-    gradients: list[tuple[int, int]], channels: int
-) -> None:
-    ready = sorted(at for at, _ in gradients)
-    sizes = [size for _, size in gradients]
-    workload = handmade(ready[::-1], sizes, dtypes="uint8", backward_ns=5_000)
-    hardware = wired({0: 100, 1: 101}, comm_channels=channels)
-    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, "per-parameter")))
-    link = HostLink(hardware.all_reduce, channels)
-    assert [link.end_ns(row.launch_ns, row.num_bytes) for row in report.buckets] == [
-        row.end_ns for row in report.buckets
-    ]
 
 
 def test_a_host_link_is_never_early_and_keeps_the_order() -> None:

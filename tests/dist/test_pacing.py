@@ -5,12 +5,16 @@ from statistics import fmean
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sim
 from sim.validator.curves import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled
+from sim.validator.ranks.link import HostLink
 from sim.validator.ranks.paced import PacedModule, Schedule
 from sim.validator.ranks.step import clear_gradients, sharpen_sleep
+from tests.effort import tries
+from tests.handmade import handmade, wired
 
 MS = 1_000_000
 
@@ -181,3 +185,22 @@ def test_rounds_that_do_not_agree_are_not_settled(rounds: list[list[float]], set
     rounds_ns = [[round(MS * one) for one in each] for each in rounds]
     assert is_settled(rounds_ns) == settled
     assert not settled or figure_ns(rounds_ns) == fmean(rounds_ns[0])
+
+
+@settings(deadline=None, max_examples=tries(60))
+@given(
+    gradients=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 2_000)), min_size=1, max_size=12),
+    channels=st.integers(1, 3),
+)
+def test_a_wire_ends_collectives_when_the_simulator_does(
+    gradients: list[tuple[int, int]], channels: int
+) -> None:
+    ready = sorted(at for at, _ in gradients)
+    sizes = [size for _, size in gradients]
+    workload = handmade(ready[::-1], sizes, dtypes="uint8", backward_ns=5_000)
+    hardware = wired({0: 100, 1: 101}, comm_channels=channels)
+    report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, "per-parameter")))
+    link = HostLink(hardware.all_reduce, channels)
+    assert [link.end_ns(row.launch_ns, row.num_bytes) for row in report.buckets] == [
+        row.end_ns for row in report.buckets
+    ]
