@@ -1,7 +1,10 @@
 """The paced module keeps its schedule, hands gradients out without copies, and yields to DDP's hooks."""
 
+import ctypes
 import time
+from contextlib import nullcontext
 from statistics import fmean
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
+from sim.recorder.clocks import Clock
 from sim.validator.curves import FEWEST_ROUNDS, figure_ns, interval_ns, is_settled
-from sim.validator.ranks.link import HostLink
+from sim.validator.ranks import link
+from sim.validator.ranks.link import HostLink, Spin
 from sim.validator.ranks.paced import PacedModule, Schedule
 from sim.validator.ranks.step import clear_gradients, sharpen_sleep
 from tests.effort import tries
@@ -200,7 +205,47 @@ def test_a_wire_ends_collectives_when_the_simulator_does(
     workload = handmade(ready[::-1], sizes, dtypes="uint8", backward_ns=5_000)
     hardware = wired({0: 100, 1: 101}, comm_channels=channels)
     report = sim.summarize(sim.simulate(workload, hardware, sim.assign(workload, "per-parameter")))
-    link = HostLink(hardware.all_reduce, channels)
-    assert [link.end_ns(row.launch_ns, row.num_bytes) for row in report.buckets] == [
+    wire = HostLink(hardware.all_reduce, channels)
+    assert [wire.end_ns(row.launch_ns, row.num_bytes) for row in report.buckets] == [
         row.end_ns for row in report.buckets
     ]
+
+
+# What keeps time on a GPU, with a driver that is not there.
+
+
+class Driver(Clock):
+    """CUDA's: kernels last as long as they wait, and 1,900 ns more; as a clock it tells their last end."""
+
+    now_ns = 0
+    made_of = b""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("cu"):
+            return lambda *_: 0
+        raise AttributeError(name)
+
+    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+        self.made_of = image
+        return 0
+
+    def cuLaunchKernel(self, kernel: Any, *given: Any) -> int:
+        self.now_ns += 1_900 + ctypes.cast(given[8][0], ctypes.POINTER(ctypes.c_longlong)).contents.value
+        return 0
+
+    def stamp(self) -> int:
+        return self.now_ns
+
+
+def test_kernels_keep_time_by_the_driver_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No CUDA toolkit is asked for, which a host need not have; what is too short for one is not enqueued."""
+    driver = Driver()
+    monkeypatch.setattr(torch.cuda, "current_stream", nullcontext)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: driver)
+    monkeypatch.setattr(link, "clock_for", lambda _: driver)
+    spin = Spin(torch.device("cuda:0"))
+    assert b".entry keep(" in driver.made_of
+    for asked, lasts in ((1_800, 0), (5_000, 5_000)):
+        before = driver.now_ns
+        assert spin(asked) == driver.now_ns - before == lasts

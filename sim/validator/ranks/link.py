@@ -19,7 +19,7 @@ from torch import Tensor
 from sim.costs.service_time import service_ns
 from sim.errors import MachineError
 from sim.nouns.hardware import Curve, Hardware
-from sim.units import NS_PER_MS
+from sim.recorder.clocks import clock_for
 from sim.validator.jobs import emulated_channels
 from sim.validator.ranks.step import Launch, Reduced, sharpen_sleep
 
@@ -172,12 +172,11 @@ class Spin:
 
     def _timed(self, waits_ns: int) -> float:
         """Device time of one of many such kernels, one behind the other, ns."""
-        start, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
+        clock = clock_for(self._device)
         self._enqueue(_AHEAD_NS)
-        start.record()
+        start = clock.stamp()
         for _ in range(_CHAIN):
             self._enqueue(waits_ns)
-        end.record()
-        end.synchronize()
-        elapsed_ms: float = start.elapsed_time(end)
-        return elapsed_ms * NS_PER_MS / _CHAIN
+        end = clock.stamp()
+        clock.wait(end)
+        return clock.between_ns(start, end) / _CHAIN
