@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sim.costs.doubts import with_own_costs
 from sim.errors import InputError, ReplayError
 from sim.formats.files import make_directory
 from sim.nouns.checks import at_least
+from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
 from sim.validator.curves import Fields, doubtful_points
@@ -35,18 +37,17 @@ class CalibrationStory:
         elif event["event"] == "started":
             self._environment = event["environment"]
         elif event["event"] == "measured":
-            self.fields, self.spread = dict(event["fields"]), event["spread"]
-            for name in CURVES:
-                if name in self.fields:
-                    self.fields[name] = tuple(CurvePoint(**point) for point in self.fields[name])
+            told, self.spread = event["fields"], event["spread"]
+            curves = {name: tuple(CurvePoint(**one) for one in told[name]) for name in CURVES if name in told}
+            self.fields = told | curves
         if self._progress is not None and self.at is not None:
             self._progress(*self.at)  # each event is a sign of life: a round alone takes long
 
     def hardware(self, place: Place) -> Hardware:
-        """The machine at ``place``."""
+        """The machine at ``place``; of a GPU whose copies and launches were not measured with other GPUs'."""
         carrier = self._job.carrier
         doubtful = doubtful_points(self.fields["all_reduce"], self.spread["all_reduce"])
-        return Hardware(
+        made = Hardware(
             name=place.describe(),
             world_size=place.world_size,
             **self.fields,
@@ -64,6 +65,8 @@ class CalibrationStory:
                 "doubtful": [{"num_bytes": size, "why": why} for size, why in doubtful.items()],
             },
         )
+        is_whole = carrier.device == "cpu" or "launch_cost_ns" in self.fields
+        return made if is_whole else with_own_costs(made, gpus_named([self._environment["gpu"]]))
 
 
 def calibrate(job: CalibrationJob, place: Place, *, progress: Progress | None = None) -> Hardware:

@@ -75,9 +75,7 @@ def doubtful_points(points: Curve, spread: Mapping[str, Any]) -> dict[int, str]:
             )
     for point in points:
         known = spread.get(str(point.num_bytes), {})
-        if not {"low_ns", "high_ns"} <= known.keys():
-            continue
-        low, high = known["low_ns"], known["high_ns"]
+        low, high = (known.get(end, point.duration_ns) for end in ("low_ns", "high_ns"))
         if _is_wide(point.duration_ns, low, high, _DOUBTED_NS):
             found[point.num_bytes] = f"scatters: {format_ms(low)} to {format_ms(high)} with 95 % confidence"
     return dict(sorted(found.items()))

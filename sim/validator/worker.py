@@ -162,7 +162,6 @@ def _lost_touch(error: Exception) -> bool:
 
 def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:

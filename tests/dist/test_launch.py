@@ -16,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
+from sim.costs.doubts import UNMEASURED_COSTS
 from sim.errors import InputError, MachineError, ReplayError
 from sim.formats.record_files import load_record
+from sim.nouns.gpus import find_gpu
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.validator import worker
@@ -262,6 +264,18 @@ def test_what_ranks_told_is_a_hardware(tmp_path: Path) -> None:
     # Of the machine that was measured, not of the one that gathers.
     assert ENVIRONMENT.items() <= hardware.provenance.items()
     assert held_up([30], [10]) == 1.5
+
+
+def test_where_kernels_keep_no_time_the_rest_is_other_gpus(tmp_path: Path) -> None:
+    """Such as AMD's: of these ranks measure the link alone."""
+    job = CalibrationJob(sizes=sizes_to(8192), rounds=1, carrier=Carrier(device="cuda"))
+    prepare_calibration(job, tmp_path, 2)
+    fields, spread = curve("all_reduce", {4096: [[40_960]], 8192: [[81_920]]})
+    measured = {"event": "measured", "fields": fields, "spread": spread}
+    started = STARTED | {"environment": ENVIRONMENT | {"gpu": "AMD Instinct MI300X"}}
+    hardware = gather_calibration(leave(tmp_path, [started, measured, TOLD[-1]]))
+    assert {*UNMEASURED_COSTS} <= hardware.spread["ranges"].keys()
+    assert hardware.copy_in_bytes_per_s == pytest.approx(0.8 * find_gpu("MI300X").bytes_per_s / 2)
 
 
 @given(kept=st.integers(0, len(TOLD) - 1), torn=st.integers(0, 12))

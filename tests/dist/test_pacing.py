@@ -5,6 +5,7 @@ import time
 from contextlib import nullcontext
 from statistics import fmean
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -249,3 +250,6 @@ def test_kernels_keep_time_by_the_driver_alone(monkeypatch: pytest.MonkeyPatch) 
     for asked, lasts in ((1_800, 0), (5_000, 5_000)):
         before = driver.now_ns
         assert spin(asked) == driver.now_ns - before == lasts
+    # Of other makers' GPUs the driver is not there.
+    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError("libcuda.so.1: no such file")))
+    assert not link.keeps_time(torch.device("cuda:1"))

@@ -11,6 +11,7 @@ import threading
 import time
 from functools import cache
 from heapq import heappop, heappush
+from itertools import count, cycle
 from typing import Any
 
 import torch
@@ -41,11 +42,9 @@ class HostLink:
     """
 
     def __init__(self, curve: Curve, channels: int, device: object = None) -> None:
-        self._curve = curve
-        self._free_ns = [0] * channels
+        self._curve, self._free_ns = curve, [0] * channels
         self._under_way: list[tuple[int, int, Reduced, Tensor]] = []
-        self._launched = 0
-        self._changed = threading.Condition()
+        self._numbers, self._changed = count(), threading.Condition()
         threading.Thread(target=self._keep, name="emulated-link", daemon=True).start()
 
     def __call__(self, tensor: Tensor) -> Reduced:
@@ -53,8 +52,7 @@ class HostLink:
         future: Reduced = torch.futures.Future()
         with self._changed:
             end_ns = self.end_ns(time.monotonic_ns(), tensor.nbytes)
-            self._launched += 1
-            heappush(self._under_way, (end_ns, self._launched, future, tensor))
+            heappush(self._under_way, (end_ns, next(self._numbers), future, tensor))
             self._changed.notify()
         return future
 
@@ -84,15 +82,12 @@ class CudaLink:
 
     def __init__(self, curve: Curve, channels: int, device: torch.device) -> None:
         self._curve, self._device, self._spin = curve, device, spin_on(device)
-        self._streams: list[torch.cuda.Stream] = [
-            torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            for _ in range(channels)
-        ]
+        streams = [torch.cuda.Stream(device) for _ in range(channels)]  # type: ignore[no-untyped-call]
+        self._streams = cycle(streams)
 
     def __call__(self, tensor: Tensor) -> Reduced:
         """Enqueue the spinning kernel behind all that the current stream holds."""
-        stream = self._streams.pop(0)
-        self._streams.append(stream)
+        stream = next(self._streams)
         launched = torch.cuda.current_stream(self._device).record_event()
         future: Reduced = torch.futures.Future(devices=[self._device])
         with torch.cuda.stream(stream):
@@ -108,15 +103,21 @@ def spin_on(device: torch.device) -> "Spin":
     return Spin(device)
 
 
+def keeps_time(device: torch.device) -> bool:
+    """Whether kernels can be made to last as long as they should there: not on GPUs of other makers."""
+    try:
+        return bool(spin_on(device))
+    except MachineError:
+        return False
+
+
 _PTX = """
 .version 6.0 .target sm_50 .address_size 64
 .visible .entry keep(.param .s64 wait_ns) {
     .reg .s64 left, begin, now; .reg .pred early;
     ld.param.s64 left, [wait_ns]; mov.u64 begin, %globaltimer;
 again:
-    mov.u64 now, %globaltimer; sub.s64 now, now, begin;
-    setp.lt.s64 early, now, left; @early bra again;
-    ret;
+    mov.u64 now, %globaltimer; sub.s64 now, now, begin; setp.lt.s64 early, now, left; @early bra again; ret;
 }
 """
 _WARM_UP_NS = 50_000_000  # in which the clock comes up

@@ -24,7 +24,7 @@ from sim.units import MIB
 from sim.validator import curves
 from sim.validator.curves import Found, together
 from sim.validator.jobs import CalibrationJob
-from sim.validator.ranks.link import link_of
+from sim.validator.ranks.link import keeps_time, link_of
 from sim.validator.ranks.paced import PacedModule, count_hooks, paced_module, tensors_of
 from sim.validator.ranks.rank import Rank
 from sim.validator.ranks.reducer import build
@@ -142,6 +142,8 @@ def calibrate(rank: Rank) -> None:
     pairs: dict[int, list[tuple[int, int]]] = defaultdict(list)
     copied: dict[str, list[int]] = defaultdict(list)
     others = PROBES["emulated"] if job.carrier.emulated else PROBES[rank.device.type] if job.rounds else {}
+    if others is PROBES["cuda"] and not all(gather(keeps_time(rank.device), rank.world_size)):
+        others = {"host": _beside_compute}  # for the rest kernels must keep time
     total, chance, begun = job.rounds + len(others), random.Random(0), time.monotonic()
 
     def add(kind: str, size: int, repeats: int) -> None:
