@@ -8,7 +8,7 @@ would make the average over a long run better known. Jitter is new in every cell
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from sim.clock.arrays import Floats
 from sim.costs.doubts import doubts_about, doubts_about_step
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.recommendation import Gain
+from sim.nouns.recommendation import Gain, Shortfall
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
@@ -36,8 +36,6 @@ _NORMAL = 1.4826  # standard deviation over median absolute deviation, of a norm
 # Student's t, two-sided 95 %, by degrees of freedom; linear in 1 / freedom between them.
 _FREEDOM = (1, 1.5, 2, 3, 4, 5, 7, 10, 15, 30, 1e9)
 _STUDENT = (12.7062, 6.0167, 4.3027, 3.1824, 2.7764, 2.5706, 2.3646, 2.2281, 2.1314, 2.0423, 1.96)
-
-Shortfall = Literal["nothing", "uncertain", "noise", "little"]
 
 
 class Estimate(NamedTuple):
@@ -233,6 +231,7 @@ def judge_gain(
         mean_ns=mean,
         significant=significant,
         sentence=sentence,
+        lacks=lacks if instead_of is None else "uncertain",
         refuted=bool(refuted),
         noise_ns=paired.noise_ns,
         not_known=draws.not_known,
