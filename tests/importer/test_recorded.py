@@ -192,6 +192,15 @@ def test_the_jobs_own_step(kinds: list[list[bool]], settings: dict[str, int], st
     assert all(abs(one.step_ns - step_ms * MS) < 10 * MS for one in run.iterations)
 
 
+def test_a_step_that_one_rank_took_before_its_last_backward_is_left_out() -> None:
+    recording = recorded(MIXED)
+    (rank,) = recording.ranks
+    steps = (replace(one, step_ns=1) if number < 4 else one for number, one in enumerate(rank.steps))
+    early = replace(rank, header=header(1, world_size=2), steps=tuple(steps))
+    both = replace(rank, header=header(0, world_size=2)), early
+    assert len(own_step(Recording(name="run", ranks=both)).iterations) == len(MIXED) - 1
+
+
 @given(st.integers(1, 40), st.integers(0, len(LAYOUT) - 1))
 def test_a_bucket_lasts_as_long_as_the_rank_saw_that_came_last_to_it(late_ms: int, place: int) -> None:
     """The other rank's bucket ends at the same moment, having waited for it."""

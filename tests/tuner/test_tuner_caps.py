@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import NotModelledError
 from sim.nouns.hardware import Hardware
-from sim.nouns.recommendation import Plateau
+from sim.nouns.recommendation import Gain, Plateau
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.systems.ddp_assignment import rebuilt_buckets
@@ -179,6 +180,10 @@ ROW = SweepRow(
     overlap_ratio=0.5,
 )
 
+NO_PLATEAU = Plateau(
+    caps_mb=(), stretches_mb=(), holds_default=False, is_flat=False, decided_by="noise", sentence=""
+)
+
 
 @pytest.mark.parametrize(
     ("steps", "alike_mb", "cap"),
@@ -199,18 +204,35 @@ def test_the_cap_to_set_is_round_and_costs_next_to_nothing(
     steps: dict[float, int], alike_mb: tuple[tuple[float, float], ...] | None, cap: float | None
 ) -> None:
     rows = [ROW, *(replace(ROW, bucket_cap_mb=float(mb), step_ns=ns) for mb, ns in steps.items())]
-    plateau = None
-    if alike_mb is not None:
-        plateau = Plateau(
-            caps_mb=(),
-            stretches_mb=alike_mb,
-            holds_default=False,
-            is_flat=False,
-            decided_by="noise",
-            sentence="",
-        )
-    found = sim.round_cap(rows, plateau)
+    found = sim.round_cap(rows, None if alike_mb is None else replace(NO_PLATEAU, stretches_mb=alike_mb))
     assert (None if found is None else found.bucket_cap_mb) == cap
+
+
+@settings(max_examples=tries(4000))
+@given(
+    steps=st.dictionaries(st.sampled_from([0.25, 1.0, 4.0, 25.0]), st.integers(90, 110), max_size=4),
+    default_ns=st.integers(90, 110),
+    best_ns=st.integers(85, 100),
+    decided_by=st.sampled_from(["noise", "tolerance"]),
+)
+def test_what_is_to_be_set_saves_something(
+    steps: dict[float, int], default_ns: int, best_ns: int, decided_by: Literal["noise", "tolerance"]
+) -> None:
+    """A round cap where one does, and the best buckets where none comes within 3 % that can be told apart."""
+    rows = [replace(ROW, bucket_cap_mb=mb, step_ns=ns) for mb, ns in steps.items()]
+    gain = Gain(gain_ns=1, fraction=0.1, low_ns=1, high_ns=1, significant=True, sentence="")
+    plateau = replace(NO_PLATEAU, stretches_mb=((0.0, 4.0),), decided_by=decided_by)
+    found = settling.find_setting(rows, default_ns=default_ns, best_ns=best_ns, gain=gain, plateau=plateau)
+    assert found.saved_ns == default_ns - found.step_ns
+    assert (found.saved_ns > 0) == (found.pick != "default")
+    cap = sim.round_cap(rows, plateau)
+    is_faster = cap is not None and cap.step_ns < default_ns
+    assert (found.pick == "default") == (not is_faster and best_ns >= default_ns)
+    if is_faster and cap is not None:
+        assert (found.cap_mb, found.cap_step_ns) == (cap.bucket_cap_mb, cap.step_ns)
+        is_near = cap.step_ns <= best_ns * 1.03
+        is_alike = decided_by == "noise" and found.cap_mb in (0.25, 1.0, 4.0)
+        assert (found.pick == "cap") == (is_near or is_alike)
 
 
 def test_under_torch_compile_caps_are_compared_where_they_move_no_cut() -> None:

@@ -226,6 +226,7 @@ def test_every_family_takes_as_long_as_it_is_simulated_and_swept(path: Path, mac
         assert played.step_ns == family.report.step_ns
     swept = {row.bucket_cap_mb: row.step_ns for row in sim.sweep(workload, hardware)}
     assert answer.setting.saved_ns == answer.baseline.step_ns - answer.setting.step_ns
+    assert (answer.setting.saved_ns > 0) == (answer.setting.pick != "default")
     if answer.setting.cap_mb is not None:
         cap = sim.assign(workload, bucket_cap_mb=answer.setting.cap_mb)
         step_ns = sim.summarize(sim.simulate(workload, hardware, cap)).step_ns
