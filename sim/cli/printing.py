@@ -168,7 +168,7 @@ def telling_of_compilation() -> Iterator[None]:
         nonlocal report
         if report is None:
             report = _lines_of_progress("compiling loops")
-            note("compiling loops: once after an installation, some half a minute")
+            note("compiling loops: once after an installation, some fifteen seconds")
         report(0, None)
         return False
 

@@ -55,7 +55,7 @@ class Hardware:
     ``copy_out_slowdown`` of copies into and out of buckets beside a collective, ``comm_copy_out_slowdown``
     of a collective beside copies out of buckets, which come in one go. ``shared_connection`` says that all
     channels send through one connection, as gloo's do, so that small messages wait behind larger ones and do
-    not slow them (``sim.clock.small_messages``). ``search_unused_ns`` and
+    not slow them (``sim.clock.program.small_messages``). ``search_unused_ns`` and
     ``mark_used_ns`` are what ``find_unused_parameters`` adds per parameter, to a forward and to each hook;
     ``hook_cost_ns`` is what the hook of a gradient takes of the compute lane beside the bytes that it copies.
     ``spread`` keeps, for each measured quantity, what is known of its scatter: quantiles that rise, and of a
