@@ -28,7 +28,7 @@ from sim.importer.readers import GZIP, READABLE, read_auto, reader, recognise, s
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
 from tests.effort import DATA, needs_data, tries
-from tests.handmade import handmade
+from tests.handmade import handmade, measurement, wired
 from tests.importer.corpus import MODEL, WIRE, Case, corpus
 from tests.importer.link_texts import Line, head, today
 from tests.strategies import NOUNS, TINY, hardwares, workloads
@@ -471,3 +471,16 @@ def test_the_private_directory_is_removed_after_a_bug_too(monkeypatch: pytest.Mo
         sim.read_uploads([("../../w.json", content(MODEL))])
     assert seen[0].name == "w.json"
     assert not seen[0].parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("of", "recorded_of", "main"),
+    [((4,), 8, 4), ((4, 8), 8, 8), ((4, 8), 2, None), ((4, 8), None, None), ((), 8, None)],
+)
+def test_the_only_hardware_is_the_runs_and_of_several_the_one_of_its_ranks(
+    of: tuple[int, ...], recorded_of: int | None, main: int | None
+) -> None:
+    steps = () if recorded_of is None else (measurement("as run", None, (), world_size=recorded_of),)
+    hardware = tuple(wired({1: 1}, world_size=ranks) for ranks in of)
+    found = Imported(format="any", name="any", hardware=hardware, measurements=steps).main_hardware
+    assert (None if found is None else found.world_size) == main
