@@ -480,7 +480,8 @@ def test_the_private_directory_is_removed_after_a_bug_too(monkeypatch: pytest.Mo
 def test_the_only_hardware_is_the_runs_and_of_several_the_one_of_its_ranks(
     of: tuple[int, ...], recorded_of: int | None, main: int | None
 ) -> None:
-    steps = () if recorded_of is None else (measurement("as run", None, (), world_size=recorded_of),)
+    told: dict[str, Any] = {"role": "plain", "complete": False, "world_size": recorded_of}
+    steps = () if recorded_of is None else (measurement("plain", None, (), **told),)
     hardware = tuple(wired({1: 1}, world_size=ranks) for ranks in of)
     found = Imported(format="any", name="any", hardware=hardware, measurements=steps).main_hardware
     assert (None if found is None else found.world_size) == main
