@@ -254,6 +254,14 @@ def calibration(folder: Path, world_size: int = 2) -> Path:
     return folder
 
 
+def test_small_messages_are_sent_more_often_than_large_ones() -> None:
+    job = CalibrationJob(sizes=sizes_to(256 << 20), small_repeats=30)
+    repeats = [job.repeats_of(size) for size in job.sizes]
+    assert repeats == [*[30] * 10, 16, 8, 4, 2, 1, 1, 1]
+    assert job.pair_sizes == [4 << 20, 8 << 20, 16 << 20]
+    assert CalibrationJob(sizes=sizes_to(1 << 20)).pair_sizes == [1 << 20]
+
+
 def test_what_ranks_told_is_a_hardware(tmp_path: Path) -> None:
     hardware = gather_calibration(leave(calibration(tmp_path), TOLD))
     assert hardware.name == "2 ranks by slurm on a x 1, b x 1"
