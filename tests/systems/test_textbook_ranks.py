@@ -187,3 +187,12 @@ def test_the_cases_tell_systems_apart() -> None:
     """A7.1 to A7.4 hold as many different amounts as they have ways to hold a bucket."""
     mib = [simulated_bytes(name) / MIB for name in HELD]
     assert mib == [*(28, 8, 14, 42, 14, 28, 0, 26), *(28, 0, 28, 28, 0)]
+
+
+@pytest.mark.parametrize(("fp32", "beyond"), [(True, 1), (False, 0)])
+def test_buffers_of_megatron_hold_what_fp32_adds_and_the_largest_gradient(fp32: bool, beyond: int) -> None:
+    """A9; these sizes need no padding."""
+    halves = handmade([one.ready_ns for one in SIX.gradients], shapes=SIZES, dtypes="bfloat16")
+    made = sim.assign(halves, "megatron", overlap_grad_reduce=True, grad_reduce_in_fp32=fp32)
+    largest = max(one.num_bytes for one in halves.gradients)
+    assert sim.simulate(halves, HARDWARE, made).buffer_bytes == beyond * halves.total_bytes + largest
