@@ -23,7 +23,7 @@ class Family:
 
 
 # Why a gain is not significant: there is none, its interval reaches 0, steps vary by more, it is too small.
-Shortfall = Literal["nothing", "uncertain", "noise", "little"]
+Shortfall = Literal["no_gain", "uncertain", "noise", "little"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Gain:
     iterations, jitter and machines that the calibration allows, ``low_ns`` to ``high_ns`` its 95 % interval
     in a long run; None where nothing that varies was recorded. ``noise_ns`` is by how much one step of the
     default varies. ``significant``: the interval is above 0, and the gain is more than 0.1 % of the step and,
-    unless it is 1 % of it, more than that noise; else ``lacks`` says which of this fails. None where none
+    unless it is 1 % of it, more than that noise; else ``why_not`` says which of this fails. None where none
     does, but how much steps vary is not known, or the recording or the calibration is doubtful. ``refuted``:
     a measured step of the job cannot come from this link, so that no gain can be told. ``not_known`` names
     what was not recorded, ``rests_on`` what was not measured: the interval then holds all that it may be.
@@ -46,7 +46,7 @@ class Gain:
     high_ns: int | None
     significant: bool | None
     sentence: str
-    lacks: Shortfall | None = None
+    why_not: Shortfall | None = None
     refuted: bool = False
     mean_ns: int | None = None
     noise_ns: int | None = None

@@ -148,7 +148,7 @@ class Paired:
         figure = gain.told(nominal_ns)
         fraction = figure / step_ns if step_ns else 0.0
         if nominal_ns == figure == 0:
-            return "nothing"
+            return "no_gain"
         if self.varies and gain.low <= 0:
             return "uncertain"
         if fraction < SMALL and figure <= (self.noise_ns or 0):
@@ -204,7 +204,7 @@ def judge_gain(
             sentence += f"; one step varies by more ({_amount(noise_ns)}), so it shows in the mean of many"
         if draws.not_known:
             sentence += f"; not recorded, so not known: {' and '.join(draws.not_known)}"
-    elif instead_of is None and lacks == "nothing":
+    elif instead_of is None and lacks == "no_gain":
         sentence = f"no contiguous assignment that was found is better than {against}; keep it"
     else:
         unmeasured = ", on a machine that nobody measured" if paired.least > NOTHING else ""
@@ -231,7 +231,7 @@ def judge_gain(
         mean_ns=mean,
         significant=significant,
         sentence=sentence,
-        lacks=lacks if instead_of is None else "uncertain",
+        why_not=lacks,
         refuted=bool(refuted),
         noise_ns=paired.noise_ns,
         not_known=draws.not_known,
