@@ -183,15 +183,18 @@ def process_pool(most: int | None = None) -> ProcessPoolExecutor:
 
     Spawned, since a fork of a process with threads (torch's, streamlit's) may hang. A spawned process imports
     the script that started it: what the script runs belongs under ``if __name__ == "__main__":``. Ctrl-C is
-    for the parent, which shuts the pool down.
+    for the parent, which shuts the pool down: one that a process met while it starts would break the pool,
+    and may leave the parent waiting.
     """
     cores = os.cpu_count() or 1
-    return ProcessPoolExecutor(
+    pool = ProcessPoolExecutor(
         max_workers=cores if most is None else max(1, min(most, cores)),
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
     )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    pool.submit(int)  # starts all processes, which have it blocked from birth
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pool
 
 
 def spread(

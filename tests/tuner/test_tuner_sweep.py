@@ -181,6 +181,13 @@ def test_a_worker_that_dies_is_an_error_of_ours() -> None:
         list(spread(fails, [1, 3], pool))
 
 
+def test_ctrl_c_is_for_who_waits_and_for_no_worker_however_early() -> None:
+    """One that came while a worker started broke the pool, and the parent waited for ever."""
+    with process_pool(1) as pool:
+        assert signal.SIGINT in pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 SCRIPT = """
 import sim, sys
 from sim.tuner.sweep import process_pool
