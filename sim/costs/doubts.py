@@ -52,15 +52,17 @@ FACTORS = ("link", "tilt", *OWN_COSTS)  # that one measured step can fix
 _FREE = {field.name: field.default for field in fields(Hardware) if field.name in OWN_COSTS}
 
 
-def with_own_costs(hardware: Hardware, gpus: Sequence[GpuSheet] = ()) -> Hardware:
-    """``hardware`` with what DDP costs on one of ``gpus`` (none: any of the table), each with its range in
-    ``spread.ranges``; what it has already stays. One rank needs no DDP."""
+def with_own_costs(
+    hardware: Hardware, gpus: Sequence[GpuSheet] = (), names: Iterable[str] = tuple(OWN_COSTS)
+) -> Hardware:
+    """``hardware`` with those costs of DDP that ``names`` names as one of ``gpus`` has them (none: any of the
+    table), each with its range in ``spread.ranges``; what it has already stays. One rank needs no DDP."""
     if hardware.world_size == 1:
         return hardware
     rates = [gpu.bytes_per_s / 2 for gpu in gpus or GPUS.values()]
     values: dict[str, Any] = {}
     ranges = dict(hardware.spread.get("ranges", {}))
-    for name, cost in OWN_COSTS.items():
+    for name, cost in ((name, OWN_COSTS[name]) for name in names):
         if getattr(hardware, name) == _FREE[name]:
             by = (min(rates), geometric_mean(rates), max(rates)) if name.endswith("_per_s") else (1, 1, 1)
             values[name] = cost.taken * by[1]

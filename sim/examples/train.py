@@ -17,6 +17,7 @@ import argparse
 import logging
 import os
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -102,6 +103,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--accumulate", type=int, default=1, help="backward passes per optimizer step")
     parser.add_argument("--amp", action="store_true", help="autocast: float16 on a GPU, bfloat16 on a CPU")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds that ranks wait for each other")
     parser.add_argument("--record", metavar="DIR", help="write a recording for bucketsim")
     parser.add_argument("--assignment", metavar="FILE", help="use the buckets that bucketsim tune wrote")
     return parser.parse_args()
@@ -115,7 +117,8 @@ def main() -> None:
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    patience = timedelta(seconds=options.timeout)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=patience)
     loss = train(options, device)
     if dist.get_rank() == 0:
         log.info("loss %.4f after %d steps on %d ranks", loss, options.steps, dist.get_world_size())

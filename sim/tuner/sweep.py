@@ -192,8 +192,10 @@ def process_pool(most: int | None = None) -> ProcessPoolExecutor:
         mp_context=multiprocessing.get_context("spawn"),
     )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    pool.submit(int)  # starts all processes, which have it blocked from birth
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        pool.submit(int)  # starts all processes, which have it blocked from birth
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pool
 
 

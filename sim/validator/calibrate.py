@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sim.costs.doubts import with_own_costs
+from sim.costs.doubts import UNMEASURED_COSTS, with_own_costs
 from sim.errors import InputError, ReplayError
 from sim.formats.files import make_directory
 from sim.nouns.checks import at_least
@@ -65,8 +65,9 @@ class CalibrationStory:
                 "doubtful": [{"num_bytes": size, "why": why} for size, why in doubtful.items()],
             },
         )
-        is_whole = carrier.device == "cpu" or "launch_cost_ns" in self.fields
-        return made if is_whole else with_own_costs(made, gpus_named([self._environment["gpu"]]))
+        if carrier.device == "cpu" or "launch_cost_ns" in self.fields:
+            return made
+        return with_own_costs(made, gpus_named([self._environment["gpu"]]), UNMEASURED_COSTS)
 
 
 def calibrate(job: CalibrationJob, place: Place, *, progress: Progress | None = None) -> Hardware:

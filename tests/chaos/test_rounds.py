@@ -34,7 +34,8 @@ MARK = "BUCKETSIM_CHAOS"
 _GPT = ("sim.recorder.models:gpt", *("--arg", "layers=2"), *("--arg", "width=64"), *("--arg", "heads=2"))
 _REPLAY = ("validate", str(cheap.W), "--hardware", str(cheap.H), "--rounds", "6", "--caps", "4")
 _RANKS = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port")
-_TRAINED = ("--steps", "60", "--width", "64", "--layers", "3")
+_TORCHS_PATIENCE_S = 60  # the job's own, after which a rank that stands still is told to the others
+_TRAINED = ("--steps", "60", "--width", "64", "--layers", "3", "--timeout", str(_TORCHS_PATIENCE_S))
 _NAMED = ("error: ", "interrupted")
 _BOX = ("--box", "2", "--rate", "4gbit")
 _PAUSE_S = 2.0
@@ -149,6 +150,11 @@ def ends_well(name: str, process: subprocess.Popen[bytes], done: str, there: set
     began = time.monotonic()
     if name == "dash" and process.poll() is None and "SIG" not in done:
         process.send_signal(signal.SIGTERM)  # it serves until it is told to end
+    if name == "autotune" and done.startswith("stop"):
+        # torchrun waits for good for a rank that stands still at the job's end, when all others have ended.
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(3 * _TORCHS_PATIENCE_S)
+        send(signal.SIGCONT, family(str(home), process.pid))
     code = process.wait(PATIENCE_S)
     took = time.monotonic() - began
     text = (home / "said").read_text(errors="replace")

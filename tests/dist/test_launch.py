@@ -279,10 +279,12 @@ def test_where_kernels_keep_no_time_the_rest_is_other_gpus(tmp_path: Path) -> No
     job = CalibrationJob(sizes=sizes_to(8192), rounds=1, carrier=Carrier(device="cuda"))
     prepare_calibration(job, tmp_path, 2)
     fields, spread = curve("all_reduce", {4096: [[40_960]], 8192: [[81_920]]})
-    measured = {"event": "measured", "fields": fields, "spread": spread}
+    slowed = {"compute_slowdown": 1.0, "comm_slowdown": 1.2}  # these were measured, and stay
+    measured = {"event": "measured", "fields": fields | slowed, "spread": spread}
     started = STARTED | {"environment": ENVIRONMENT | {"gpu": "AMD Instinct MI300X"}}
     hardware = gather_calibration(leave(tmp_path, [started, measured, TOLD[-1]]))
-    assert {*UNMEASURED_COSTS} <= hardware.spread["ranges"].keys()
+    assert hardware.spread["ranges"].keys() == {*UNMEASURED_COSTS}
+    assert (hardware.compute_slowdown, hardware.comm_slowdown) == (1.0, 1.2)
     assert hardware.copy_in_bytes_per_s == pytest.approx(0.8 * find_gpu("MI300X").bytes_per_s / 2)
 
 

@@ -82,8 +82,7 @@ class CudaLink:
 
     def __init__(self, curve: Curve, channels: int, device: torch.device) -> None:
         self._curve, self._device, self._spin = curve, device, spin_on(device)
-        streams = [torch.cuda.Stream(device) for _ in range(channels)]  # type: ignore[no-untyped-call]
-        self._streams = cycle(streams)
+        self._streams = cycle(tuple(map(torch.cuda.Stream, [device] * channels)))
 
     def __call__(self, tensor: Tensor) -> Reduced:
         """Enqueue the spinning kernel behind all that the current stream holds."""
@@ -106,9 +105,10 @@ def spin_on(device: torch.device) -> "Spin":
 def keeps_time(device: torch.device) -> bool:
     """Whether kernels can be made to last as long as they should there: not on GPUs of other makers."""
     try:
-        return bool(spin_on(device))
+        spin_on(device)
     except MachineError:
         return False
+    return True
 
 
 _PTX = """

@@ -143,7 +143,7 @@ def calibrate(rank: Rank) -> None:
     copied: dict[str, list[int]] = defaultdict(list)
     others = PROBES["emulated"] if job.carrier.emulated else PROBES[rank.device.type] if job.rounds else {}
     if others is PROBES["cuda"] and not all(gather(keeps_time(rank.device), rank.world_size)):
-        others = {"host": _beside_compute}  # for the rest kernels must keep time
+        others = {"host": others["host"]}  # for the rest kernels must keep time
     total, chance, begun = job.rounds + len(others), random.Random(0), time.monotonic()
 
     def add(kind: str, size: int, repeats: int) -> None:
