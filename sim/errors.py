@@ -1,12 +1,4 @@
-"""The only exception tree.
-
-SimError
-├── InputError (ValueError)        a file, a field or an argument that is not legal
-│   └── AssignmentError            a bucket assignment that does not fit its workload
-├── NotModelledError (ValueError)  a system or switch that the simulator refuses to guess at
-├── MachineError (RuntimeError)    this machine lacks something (root, gloo, a browser)
-└── ReplayError (RuntimeError)     real ranks failed, or did not do what was asked of them
-"""
+"""The only exception tree."""
 
 
 class SimError(Exception):
@@ -26,7 +18,7 @@ class NotModelledError(SimError, ValueError):
 
 
 class MachineError(SimError, RuntimeError):
-    """This machine lacks something that the command needs."""
+    """This machine lacks something that the command needs (root, gloo, a browser)."""
 
 
 class ReplayError(SimError, RuntimeError):

@@ -319,7 +319,7 @@ def predict(folder: Path, link: Link, in_use: Sequence[Sequence[int]]) -> Recomm
     job = job_in_recording(recording, _hardware(recording, link))
     if job.own is None:
         raise InputError(f"the job's own step cannot be told: {job.why_not}")
-    return job.with_buckets(in_use).tune()
+    return job.tune(in_use)
 
 
 def _hardware(recording: Recording, link: Link) -> Hardware:

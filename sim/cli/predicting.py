@@ -44,7 +44,8 @@ def load_job(
 
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
     step = None if parts else recorded_step(workload_file)
-    return held_to(workload, hardware, step).with_switches(switches or {})
+    job = held_to(workload, hardware, step)
+    return replace(job, workload=job.workload.with_switches(switches or {}))
 
 
 def load_inputs(

@@ -30,7 +30,9 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
+from sim.systems.ddp_assignment import as_the_job
 from sim.systems.registry import assign
+from sim.systems.simulate import simulate
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.gain import NOTHING
 from sim.tuner.optimum import find_optimum
@@ -273,7 +275,7 @@ def tune_caps(workload: Workload, hardware: Hardware, caps_mb: Sequence[float] |
     """
     problem, bare = Problem(workload, hardware), assign(workload)
     curve = cap_curve(problem, None if caps_mb is None else sorted({cap_bytes(cap) for cap in caps_mb}))
-    default = problem.simulate(bare, "analytic")
+    default = simulate(workload, hardware, bare, "analytic")
     rest_ns = problem.rest_ns(default.step_ns, bare)
     return Tuned(
         problem=problem,
@@ -302,7 +304,7 @@ def _row(
     tuned = tune_caps(workload, hardware, caps_mb)
     problem, default, curve = tuned.problem, tuned.default, tuned.curve
     best = assign(workload, bucket_cap_mb=tuned.best_mb)
-    report = summarize(problem.simulate(problem.as_used(best), "analytic"))
+    report = summarize(simulate(workload, hardware, as_the_job(workload, best), "analytic"))
     every = tuple((index,) for index in workload.order())
     optimum = find_optimum(problem, [default.assignment.bucket_indices, best.bucket_indices, every])
     computing_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
@@ -341,7 +343,7 @@ def _row(
         optimum_num_buckets=len(optimum.buckets),
         optimum_at_least_ns=problem.times * optimum.at_least_ns + tuned.rest_ns,
         proved_optimal=optimum.is_proved,
-        own_costs="; ".join(told_unmeasured(hardware)),
+        own_costs="; ".join(told_unmeasured(workload, hardware)),
         doubts="; ".join(doubts_about(workload, hardware, of_any_size=True)),
         **_ends(hardware, tuned, caps_mb),
         **(differ(workload, hardware, {"cap": best, "default": default.assignment}) if differ else {}),

@@ -84,15 +84,26 @@ def without_own_costs(hardware: Hardware) -> Hardware:
     return replace(hardware, **free, spread=spread)
 
 
-def told_unmeasured(hardware: Hardware) -> tuple[str, ...]:
-    """A sentence on the costs of DDP's own that are not measured; none where all are."""
-    told, ranges = [], hardware.spread.get("ranges", {})
+def told_unmeasured(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
+    """Sentences on the costs of DDP's own that are not measured, and on what all-reduces take of a rank that
+    computes on their host, where only a step of the job itself would tell what that comes to; none else."""
+    told, said, ranges = list[str](), list[str](), hardware.spread.get("ranges", {})
     for name in [name for name in OWN_COSTS if name in ranges]:
         words, *_, unit, of_unit = OWN_COSTS[name]
         figures = (ranges[name]["low"], ranges[name]["high"], getattr(hardware, name))
         low, high, taken = (format_number(figure / of_unit) for figure in figures)
         told.append(f"{words} {low} to {high}{unit} ({taken} taken)")
-    return () if not told else (f"not measured on this machine, but as others have it: {', '.join(told)}",)
+    if told:
+        said.append(f"not measured on this machine, but as others have it: {', '.join(told)}")
+    shares, is_apart = hardware.spread.get("host_share"), "own_step" not in hardware.spread
+    if isinstance(shares, dict) and shares and is_apart and devices_of_job(workload) == ("cpu",):
+        least, most = min(shares.values()), max(shares.values())
+        said.append(
+            f"all-reduces take {least:.0%} to {most:.0%} of a rank that computes on their host, which is not "
+            "counted: such a step takes longer, and gains may be smaller; record the job (sim.record), whose "
+            "step tells, or replay it with validate --model"
+        )
+    return tuple(said)
 
 
 # ---- What is not measured.

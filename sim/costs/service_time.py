@@ -114,14 +114,17 @@ def scale(
     if ranks != measured:  # a ring of n sends n-th parts, so other messages are small
         told = {**hardware.provenance, _MEASURED_RANKS: measured_ranks(hardware)}
         changes = {"world_size": ranks, "shared_connection": False, "provenance": told}
+    taken = dict[tuple[str, int], float]()  # how many times as long as before
     for name in CURVES:
         curve, (hops, volume) = hardware.curve(name), ring_factors(name, measured, ranks)
         if curve is not None and (latency * hops, bandwidth / volume) != (1, 1):
             least = min(point.duration_ns for point in curve)
             base, rate = least * (latency * hops), bandwidth / volume
-            times = [round(base + (point.duration_ns - least) / rate) for point in curve]
-            scaled = zip(curve, times, strict=True)
-            changes[name] = tuple(replace(point, duration_ns=time) for point, time in scaled)
+            for point in curve:
+                time = base + (point.duration_ns - least) / rate
+                taken[name, point.num_bytes] = time / max(1, point.duration_ns)
+    if taken:
+        hardware = hardware.retimed(lambda kind, size, ns: round(ns * taken.get((kind, size), 1.0)))
     return workload, replace(hardware, **changes) if changes else hardware
 
 

@@ -129,7 +129,7 @@ def live_gain(calibration: Calibration, layout: RecordedLayout, *, draws: int = 
         InputError, NotModelledError: buckets that do not fit, or switches under which no search was made.
     """
     try:
-        return calibration.job.with_buckets(layout.bucket_indices).tune(draws=draws)
+        return calibration.job.tune(layout.bucket_indices, draws=draws)
     except NotModelledError as error:
         raise NotModelledError(f"gain: {error}") from None
 

@@ -77,7 +77,7 @@ def summarize(timeline: Timeline) -> Report:
         bucket_indices=timeline.assignment.bucket_indices,
         notes=(
             *dict.fromkeys(note for batch in timeline.micro_batches for note in batch.notes),
-            *told_unmeasured(timeline.hardware),
+            *told_unmeasured(timeline.workload, timeline.hardware),
             *doubts_about(timeline.workload, timeline.hardware),
         ),
         provenance={

@@ -3,6 +3,7 @@
 Every message names the field, the value and what is legal. pydantic reads the same annotations in files.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -124,13 +125,9 @@ def one_of(field: str, value: object, words: Collection[str]) -> None:
 
 def no_duplicates(field: str, values: Sequence[Any]) -> None:
     """No value twice."""
-    if len(set(values)) == len(values):
-        return
-    seen: set[Any] = set()
-    for value in values:
-        if value in seen:
-            raise InputError(f"{field}: {shown(value)} occurs twice; each may occur once")
-        seen.add(value)
+    if len(set(values)) < len(values):
+        twice = next(value for value, times in Counter(values).items() if times > 1)
+        raise InputError(f"{field}: {shown(twice)} occurs twice; each may occur once")
 
 
 def shown(value: object) -> str:

@@ -29,10 +29,6 @@ class GpuSheet:
     bytes_per_s: float
     generation: str = ""
 
-    def peak(self, precision: str) -> float:
-        """Matrix FLOP/s at ``precision``."""
-        return self.flops.get(precision, self.flops["float32"])
-
 
 _ROWS = list(csv.DictReader(Path(__file__).with_suffix(".csv").read_text(encoding="utf-8").splitlines()))
 GPUS = {

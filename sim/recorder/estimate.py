@@ -333,7 +333,8 @@ class CountingMode(TorchDispatchMode, Clock):  # type: ignore[no-untyped-call]
         if func.namespace == "prim" or func.is_view or func.overloadpacket in _FREE:
             return out
         flops, moved = _count_flops(func, args, given, out), _count_bytes(func, args, given, out)
-        flop_seconds = flops / self._device.peak(_precision(func, args)) if flops else 0.0
+        peaks = self._device.flops
+        flop_seconds = flops / peaks.get(_precision(func, args), peaks["float32"]) if flops else 0.0
         self.seconds += max(flop_seconds, moved / self._device.bytes_per_s)
         self.flops += flops
         self.num_bytes += moved

@@ -2,8 +2,8 @@
 
 ``ddp_assignment`` calls it on lists for a step's buckets, ``ddp`` for those of buffers, and
 ``tuner.caps`` compiles it and tries every cap on arrays. So ``cut`` may call nothing that is not
-compiled. Another rule of when a bucket closes changes three places, all here: the comparison in ``cut``,
-``bounds`` on both sides of it, and ``limits_for``.
+compiled. Another rule of when a bucket closes changes the comparison in ``cut``, ``bounds`` on both sides of
+it, and the limits by which ``tuner.recommend`` writes down what it found.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -68,11 +68,6 @@ def cut(sizes: Row, keys: Row, limits: Row, bucket_of: Any, bounds: Any, emitted
     for position in range(len(sizes)):
         bucket_of[position] = emitted[bucket_of[position]]
     return count
-
-
-def limits_for(bucket_bytes: Sequence[int]) -> Sequence[int]:
-    """Limits under which ``cut`` closes buckets of these bytes, of one key and in this order: their sizes."""
-    return bucket_bytes
 
 
 def number_keys(keys: Iterable[tuple[Hashable, bool]]) -> tuple[list[int], int]:

@@ -401,11 +401,6 @@ def job_switches(workload: Workload, given: Mapping[str, Any]) -> dict[str, Any]
     return {name: value for name, value in workload.switches.items() if name not in named}
 
 
-def is_never_rebuilt(switches: Mapping[str, Any]) -> bool:
-    """Whether DDP keeps its constructor's buckets under these switches (A2.6)."""
-    return bool(switches.get("find_unused_parameters")) and not switches.get("static_graph")
-
-
 def as_the_job(workload: Workload, assignment: Assignment, **options: Any) -> Assignment:
     """The buckets of ``assignment``, used as the job that ``workload`` was recorded from used its own.
 

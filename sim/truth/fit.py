@@ -55,18 +55,14 @@ _FACTORS: dict[Factor, tuple[tuple[str, ...], float, float]] = {
 
 
 def apply_factor(hardware: Hardware, factor: Factor, value: float) -> Hardware:
-    """``hardware`` with one factor at ``value``; ``curve`` multiplies the durations of its all-reduces."""
+    """``hardware`` with one factor at ``value``; ``curve`` multiplies the durations of its all-reduces, and
+    what is known of their scatter."""
     if factor == "curve":
-        return scaled(hardware, value)
+        return hardware.retimed(lambda kind, size, ns: round(ns * value), "all_reduce")
     if factor == "launch_cost_ns":
         return replace(hardware, launch_cost_ns=round(value), launch_blocks_compute=True)
     changed: dict[str, Any] = dict.fromkeys(_FACTORS[factor][0], value)
     return replace(hardware, **changed)
-
-
-def scaled(hardware: Hardware, ratio: float) -> Hardware:
-    """``hardware`` with every duration of its all-reduce curve, and of its known scatter, times ``ratio``."""
-    return hardware.retimed(lambda kind, size, ns: round(ns * ratio), "all_reduce")
 
 
 # ---- One number fixes one factor.

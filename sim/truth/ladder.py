@@ -15,7 +15,7 @@ import numpy as np
 
 from sim.costs.service_time import scale
 from sim.nouns.assignment import DDP_POLICIES
-from sim.nouns.hardware import CURVES, SLOWDOWNS, Curve, CurvePoint, Hardware
+from sim.nouns.hardware import CURVES, SLOWDOWNS, Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement, Record
 from sim.nouns.timeline import Timeline
 from sim.systems.simulate import simulate
@@ -71,10 +71,10 @@ def difference(before: Timeline, after: Timeline) -> tuple[Part, ...]:
 def _climb(timeline: Timeline) -> dict[str, int]:
     """The parts of a step in ns, in order, without mechanisms that its hardware does not have."""
     whole = timeline.hardware
-    names = {name for of_rung in _RUNGS.values() for name in of_rung}
+    names = {name for of_rung in _RUNGS.values() for name in of_rung if name not in CURVES}
     bare: dict[str, Any] = {one.name: one.default for one in fields(Hardware) if one.name in names}
-    bare |= {name: _flat(whole.curve(name), 0) for name in CURVES}
-    hardware = replace(whole, **bare)
+    level = whole.retimed(lambda kind, *_: min(point.duration_ns for point in whole.curve(kind) or ()))
+    hardware = replace(whole.retimed(lambda *_: 0), **bare)
 
     def step_ns() -> int:
         job, iteration = timeline.workload, timeline.iteration
@@ -83,24 +83,14 @@ def _climb(timeline: Timeline) -> dict[str, int]:
     reached = step_ns()
     parts: dict[str, int] = {"compute": reached}
     for part, of_rung in _RUNGS.items():
-        more: dict[str, Any] = {name: getattr(whole, name) for name in of_rung}
-        if part == "latency":
-            more = {name: _flat(whole.curve(name)) for name in CURVES}
-        richer = replace(hardware, **more)
+        there = level if part == "latency" else whole
+        richer = replace(hardware, **{name: getattr(there, name) for name in of_rung})
         if richer != hardware:
             hardware = richer
             parts[part], reached = (now := step_ns()) - reached, now
     if timeline.slowest is not None:
         parts["straggler"] = timeline.step_ns - reached
     return parts
-
-
-def _flat(curve: Curve | None, duration_ns: int | None = None) -> Curve | None:
-    """A curve of one duration: the given one, else the shortest of ``curve``."""
-    if curve is None:
-        return None
-    shortest = min(point.duration_ns for point in curve)
-    return (CurvePoint(num_bytes=0, duration_ns=shortest if duration_ns is None else duration_ns),)
 
 
 # ---- From a predicted step to the measured one.

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sim.errors import InputError, NotModelledError
 from sim.importer.recorded import as_run, hardware_of, job_of, keep, workload_of
@@ -37,15 +36,6 @@ class RecordedJob:
     recorded: tuple[Workload, Hardware] | None = None
     link_is_own: bool = False
 
-    def with_switches(self, given: dict[str, Any]) -> "RecordedJob":
-        """The same job with other switches."""
-        return replace(self, workload=self.workload.with_switches(given))
-
-    def with_buckets(self, buckets: Buckets) -> "RecordedJob":
-        """The same job, had it had these buckets."""
-        job = replace(self.workload.job or AsRun(), bucket_indices=tuple(map(tuple, buckets)))
-        return replace(self, workload=replace(self.workload, job=job))
-
     def predict(self, buckets: Buckets) -> int:
         """The step with these buckets in ns, as a recorder beside it sees it.
 
@@ -57,11 +47,13 @@ class RecordedJob:
         self.check_known(assignment)
         return simulated_step_ns(*(self.recorded or (self.workload, self.hardware)), assignment)
 
-    def tune(self, *, draws: int = 400) -> Recommendation:
-        """``sim.tune`` of the job as it ran; raises as that, and as ``check_known`` what is recommended."""
+    def tune(self, buckets: Buckets, *, draws: int = 400) -> Recommendation:
+        """``sim.tune`` of the job, had it had these buckets; raises as that, and as ``check_known`` what is
+        recommended."""
         from sim.tuner import recommend  # with numba, which a step alone is spared
 
-        found = recommend.tune(self.workload, self.hardware, draws=draws)
+        job = replace(self.workload.job or AsRun(), bucket_indices=tuple(map(tuple, buckets)))
+        found = recommend.tune(replace(self.workload, job=job), self.hardware, draws=draws)
         self.check_known(found.assignment)
         return found
 

@@ -14,8 +14,9 @@ from sim.metrics.step import summarize
 from sim.nouns.measurement import MeasuredBucket, Measurement, Mode, Record
 from sim.nouns.report import Report
 from sim.systems.simulate import simulate
-from sim.truth.fit import own_step
 from sim.truth.ladder import Attribution, attribute
+from sim.truth.recorded_job import held_to
+from sim.units import median_ns
 
 _FEWEST = 3  # iterations: fewer say nothing of how far a median may be trusted
 
@@ -164,11 +165,9 @@ def agree(
     and neither pass nor fail.
 
     Raises:
-        InputError: a candidate without a prediction, or no candidate with a complete iteration.
+        InputError: no candidate with a complete iteration.
     """
     measured = [measurement for measurement in record.candidates if measurement.iterations]
-    if unknown := [one.name for one in measured if one.name not in predictions]:
-        raise InputError(f"record {record.name!r}: candidate {unknown[0]!r} has no prediction")
     if not measured:
         raise InputError(f"record {record.name!r}: no candidate has a complete iteration to compare")
     plain = next((one.iterations for one in record.measurements if one.role == "plain"), ())
@@ -194,7 +193,7 @@ def agree(
         worst_step_error=max(errors),
         median_exposed_error=_middle(row.exposed_error for row in rows),
         median_bucket_end_error=_middle(share for _, share in ends),
-        median_bucket_end_error_ns=_middle_ns(off_ns for off_ns, _ in ends),
+        median_bucket_end_error_ns=_middle_ns(abs(off_ns) for off_ns, _ in ends),
         worst_bucket_end_error_ns=max((abs(off_ns) for off_ns, _ in ends), default=None),
         order_pairs=len(apart),
         order_right=right,
@@ -210,11 +209,10 @@ def agree(
 
 def _off(buckets: Sequence[MeasuredBucket], predicted: Report) -> list[tuple[int, float | None]]:
     """Predicted minus measured end of each bucket whose end can be told, in ns, and over the measured end."""
-    pairs = [(one, seen.end_ns) for one, seen in zip(predicted.buckets, buckets, strict=False)]
     return [
-        (one.end_ns - end_ns, (one.end_ns - end_ns) / end_ns if end_ns else None)
-        for one, end_ns in pairs
-        if end_ns is not None
+        (off_ns := one.end_ns - seen.end_ns, off_ns / seen.end_ns if seen.end_ns else None)
+        for one, seen in zip(predicted.buckets, buckets, strict=False)
+        if seen.end_ns is not None
     ]
 
 
@@ -225,8 +223,8 @@ def _middle(values: Iterable[float | None]) -> float | None:
 
 
 def _middle_ns(times: Iterable[int | None]) -> int | None:
-    middle = _middle(times)
-    return None if middle is None else round(middle)
+    known = [time for time in times if time is not None]
+    return median_ns(known) if known else None
 
 
 def compare(
@@ -324,8 +322,10 @@ def as_measured(record: Record) -> Record:
     if record.slow:
         workload, _ = scale(workload, hardware, backward=max(factor for _, factor in record.slow))
     if record.own_step is not None:
-        own = own_step(workload, hardware, record.own_step)
-        workload, hardware = own.workload, own.hardware
+        job = held_to(workload, hardware, record.own_step)
+        if job.why_not:
+            raise InputError(f"{record.name}: own step: {job.why_not}")
+        workload, hardware = job.workload, job.hardware
     return replace(record, workload=workload, hardware=hardware)
 
 

@@ -18,7 +18,7 @@ from sim.clock.machine_code import compiled
 from sim.errors import NotModelledError
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, number_keys
-from sim.systems.ddp_assignment import is_never_rebuilt, rebuild_order
+from sim.systems.ddp_assignment import rebuild_order
 from sim.tuner.problem import Problem, Tables, play_buckets
 from sim.units import MIB, cap_bytes
 
@@ -112,8 +112,7 @@ def _walk(problem: Problem) -> Walk:
             "optimize_ddp=ddp_optimizer: each bucket_cap_mb makes other cuts, and so other ready times; give "
             "compile_cap_mb, or sweep caps"
         )
-    workload = problem.workload
-    is_static = is_never_rebuilt(workload.switches)
+    workload, is_static = problem.workload, problem.switches.rebuilt_from is None
     order = list(range(len(workload.gradients)) if is_static else rebuild_order(workload))
     gradients = [workload.gradients[index] for index in order]
     keys, num_keys = number_keys((gradient.key, gradient.sparse) for gradient in gradients)

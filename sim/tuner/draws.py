@@ -25,7 +25,7 @@ from sim.costs.service_time import service_ns, tilt_ratio
 from sim.errors import InputError
 from sim.nouns.checks import at_least
 from sim.nouns.hardware import COSTS, RATES, SCALARS, SLOWDOWNS, CurvePoint, Hardware
-from sim.tuner.problem import Buckets, Layout, Problem, curve_arrays, curve_of, play_steps, services
+from sim.tuner.problem import Buckets, Layout, Problem, curve_arrays, curve_of, lay_out, play_steps, services
 from sim.units import format_number
 
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
@@ -375,9 +375,10 @@ class Draws:
         """Every step in ns, [machines, iterations], if the nominal one has ``rest_ns`` beside backwards that
         reduce, each with these buckets."""
         problem, each = self.problem, len(self) // len(self._played_on)  # steps that are played in one go
-        sent, ends = self.services(problem.lay_out(buckets)), []
+        tables, bucket_of = problem.tables, problem.bucket_of(buckets)
+        sent, ends = self.services(lay_out(tables, bucket_of, problem.copy_back)), []
         for number, (machine, copy_in, copy_back) in enumerate(self._played_on):
-            some, layout = slice(number * each, (number + 1) * each), problem.lay_out(buckets, copy_back)
+            some, layout = slice(number * each, (number + 1) * each), lay_out(tables, bucket_of, copy_back)
             ends.append(play_steps(machine, self.works[some], copy_in, self.tails[some], layout, sent[some]))
         steps: Floats = problem.times * np.concatenate(ends) + self.paces * rest_ns
         return steps.reshape(self.machines, self.iterations)

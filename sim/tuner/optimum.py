@@ -40,8 +40,12 @@ class Optimum:
     buckets: Buckets
     sync_end_ns: int
     at_least_ns: int
-    is_proved: bool
     proof: str
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether no partition is better."""
+        return self.sync_end_ns == self.at_least_ns
 
 
 def find_optimum(
@@ -89,16 +93,11 @@ def find_optimum(
         climb(problem.tables, fewer, _budget(problem), -1)
         best = min(problem.buckets(fewer), best, key=quality)
     end = problem.sync_end_ns(best)
-    is_proved = is_exact or is_small
-    if not is_proved and end <= at_least:
-        is_proved, proof = True, "meets the lower bound"
-    return Optimum(
-        buckets=best,
-        sync_end_ns=end,
-        at_least_ns=end if is_proved else min(at_least, end),
-        is_proved=is_proved,
-        proof=proof,
-    )
+    if is_exact or is_small:
+        at_least = end
+    elif end <= at_least:
+        at_least, proof = end, "meets the lower bound"
+    return Optimum(buckets=best, sync_end_ns=end, at_least_ns=at_least, proof=proof)
 
 
 def _budget(problem: Problem) -> int:

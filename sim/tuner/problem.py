@@ -49,25 +49,16 @@ from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import split_switches
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
-from sim.nouns.timeline import Timeline
-from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
+from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems import ddp
+from sim.systems.cut import number_keys
 from sim.systems.ddp_assignment import as_the_job
 from sim.systems.registry import assign
-from sim.systems.simulate import Engine, simulate
 from sim.units import transfer_ns
 
 MOST_BYTES = 1 << 52
 
 Buckets = tuple[tuple[int, ...], ...]
-
-
-def run_keys(ordered: Sequence[Gradient]) -> list[int]:
-    """For each gradient in ready order the number of its run: one per dtype and device; a sparse gradient is
-    a run alone. Runs are numbered by their first gradient."""
-    keys = [("sparse", gradient.index) if gradient.sparse else gradient.key for gradient in ordered]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return [numbers[key] for key in keys] if len(numbers) > 1 else [0] * len(keys)
 
 
 class Tables(NamedTuple):
@@ -133,16 +124,16 @@ class Problem:
 
     ``job``, ``hardware``: as they are given; ``workload``: the job as DDP sees it, under torch.compile too;
     ``switches`` those of the job. ``order``: index of the gradient, and by index its ``place``; ``run``:
-    number of its run (``run_keys``); ``run_ends``: whether it is the last of its run, where a bucket ends in
-    every partition; ``wire``: its bytes on the wire; ``ready_ns``: when its own backward is done, ``work``:
-    ns of the compute lane for it, with what the switches add; ``copied``: bytes into its bucket, and out of
-    it, ``copy_in``, ``copy_back``: ns of that, and of its hook; ``unused``: whether it is never ready, and
-    marked with the first that is; ``ready``: ns at which it is copied in if nothing stretches or blocks the
-    lane; ``tail``: ns of backward after the last; ``lane_end``: ns, the end of that lane; ``machine``: what
-    the machine does. ``curve_bytes``, ``curve_ns``: the all-reduce curve, as far as all bytes reach.
-    ``map_bytes``: of the map of used parameters, 0 where none is sent. ``times``: how many backwards of a
-    step reduce, each with the buckets. ``tell``: told what comes next, between the parts of a search, of some
-    milliseconds each; what it raises ends the search.
+    number of its run, of its dtype and device, or of a sparse gradient alone; ``run_ends``: whether it is the
+    last of its run, where a bucket ends in every partition; ``wire``: its bytes on the wire; ``ready_ns``:
+    when its own backward is done, ``work``: ns of the compute lane for it, with what the switches add;
+    ``copied``: bytes into its bucket, and out of it, ``copy_in``, ``copy_back``: ns of that, and of its hook;
+    ``unused``: whether it is never ready, and marked with the first that is; ``ready``: ns at which it is
+    copied in if nothing stretches or blocks the lane; ``tail``: ns of backward after the last; ``lane_end``:
+    ns, the end of that lane; ``machine``: what the machine does. ``curve_bytes``, ``curve_ns``: the curve
+    of all-reduces, as far as all bytes reach. ``map_bytes``: of the map of used parameters, 0 where none is
+    sent. ``times``: how many backwards of a step reduce, each with the buckets. ``tell``: told what comes
+    next, between the parts of a search, of some milliseconds each; what it raises ends the search.
 
     Raises:
         InputError: sizes beyond 2**52 bytes, or a step that is too long to be played.
@@ -167,7 +158,8 @@ class Problem:
         gradients = [self.workload.gradients[index] for index in self.order]
         self.unused = np.arange(len(self)) < len(unused)
         self.map_bytes = len(self) * DTYPE_BYTES["int32"] if self.switches.searches else 0
-        self.run = np.array(run_keys(gradients), dtype=np.int64)
+        runs, _ = number_keys((one.index if one.sparse else one.key, False) for one in gradients)
+        self.run = np.array(runs, dtype=np.int64)
         self.run_ends = np.zeros(len(self), dtype=np.bool_)
         self.run_ends[len(self) - 1 - np.unique(self.run[::-1], return_index=True)[1]] = True
         wire, dense = [one.on_wire for one in gradients], sum(one.num_bytes for one in gradients)
@@ -272,12 +264,6 @@ class Problem:
         made[self.place[members]] = np.repeat(np.arange(len(buckets)), list(map(len, buckets)))
         return made
 
-    def lay_out(self, buckets: Sequence[Sequence[int]], copy_back: Ints | None = None) -> Layout:
-        """These buckets as they are played; ``copy_back`` on another machine, as ``copies`` has it."""
-        return lay_out(
-            self.tables, self.bucket_of(buckets), self.copy_back if copy_back is None else copy_back
-        )
-
     def buckets(self, closes: Flags) -> Buckets:
         """The buckets that end at ``closes``, in launch order: by when their last gradient is ready."""
         bucket_of = number_buckets(self.run, closes)
@@ -311,15 +297,7 @@ class Problem:
     @cached_property
     def default(self) -> Assignment:
         """DDP's default."""
-        return self.as_used(assign(self.workload))
-
-    def as_used(self, found: Assignment) -> Assignment:
-        """An assignment that a search found, with the job's switches."""
-        return as_the_job(self.job, found)
-
-    def simulate(self, assignment: Assignment, engine: Engine = "simpy") -> Timeline:
-        """A step of the job."""
-        return simulate(self.job, self.hardware, assignment, engine)
+        return as_the_job(self.job, assign(self.workload))
 
     def rest_ns(self, step_ns: int, assignment: Assignment) -> int:
         """What a step holds beside its backwards with ``assignment`` that reduce."""

@@ -10,9 +10,9 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
-from sim.systems.cut import limits_for
-from sim.systems.ddp_assignment import initial_buckets, is_never_rebuilt, rebuilt_buckets
+from sim.systems.ddp_assignment import as_the_job, initial_buckets, rebuilt_buckets
 from sim.systems.registry import assign
+from sim.systems.simulate import simulate
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.draws import Draws
 from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, judge_gain, over_merges
@@ -41,13 +41,13 @@ def as_assignment(problem: Problem, buckets: Buckets) -> Assignment:
     )
     if problem.has_one_run:
         # DDP that rebuilds nothing walks its parameters, and turns the buckets around (A2.3).
-        is_static = is_never_rebuilt(workload.switches)
-        limits = limits_for(sizes[::-1] if is_static else sizes)
+        is_static = problem.switches.rebuilt_from is None
+        limits = sizes[::-1] if is_static else sizes  # under which `cut` closes buckets of these bytes
         made = (initial_buckets if is_static else rebuilt_buckets)(workload, limits)
         if list(map(set, made)) == list(map(set, buckets)):
             kwargs = {CAP_LIST: [limit / MIB for limit in limits]}
             found = replace(found, ddp_kwargs=kwargs, requires={"torch": ">=2.11"})
-    return problem.as_used(found)
+    return as_the_job(problem.job, found)
 
 
 def tune(
@@ -84,7 +84,7 @@ def tune(
     nominal = as_assignment(problem, optimum.buckets)
     families = {
         DEFAULT: problem.default,
-        CAP: problem.as_used(_best_cap(problem, curve)),
+        CAP: as_the_job(workload, _best_cap(problem, curve)),
         ANY_BUCKETS: nominal,
     }
     default, against = compared_with(problem)
@@ -95,14 +95,14 @@ def tune(
     gain = judge_gain(paired, best, against=against, instead_of=nominal if best is default else None)
 
     problem.tell("playing the answer")
-    timeline, baseline_timeline = problem.simulate(best), problem.simulate(default)
+    timeline, baseline_timeline = (simulate(workload, hardware, one) for one in (best, default))
     report, baseline = summarize(timeline), summarize(baseline_timeline)
     told: dict[str, Family] = {}
     for name, assignment in families.items():
         problem.tell(f"playing the best of {name}")
         known = report if assignment is best else baseline
         if assignment is not best and assignment is not default:
-            known = summarize(problem.simulate(assignment, "analytic"))
+            known = summarize(simulate(workload, hardware, assignment, "analytic"))
         told[name] = Family(
             assignment=assignment,
             report=known,
@@ -143,7 +143,7 @@ def tune(
         notes=(
             *doubts_about(workload, hardware),
             *notes_on(workload, report.exposed_comm_ns),
-            *told_unmeasured(hardware),
+            *told_unmeasured(workload, hardware),
         ),
         provenance={"source": "sim.tune", "workload": workload.name, "hardware": hardware.name},
     )
@@ -163,7 +163,7 @@ def gain(
     problem = Problem(workload, hardware)
     default, against = compared_with(problem)
     paired = Paired(Draws(problem, draws, seed), default)
-    return judge_gain(paired, problem.as_used(assignment), against=against)
+    return judge_gain(paired, as_the_job(workload, assignment), against=against)
 
 
 def compared_with(problem: Problem) -> tuple[Assignment, str]:
@@ -171,7 +171,7 @@ def compared_with(problem: Problem) -> tuple[Assignment, str]:
     used = () if problem.job.job is None else problem.job.job.bucket_indices
     if not used or {*map(frozenset, used)} == {*map(frozenset, assign(problem.job).bucket_indices)}:
         return problem.default, DEFAULT_WORDS
-    return problem.as_used(Assignment(bucket_indices=used)), IN_USE
+    return as_the_job(problem.job, Assignment(bucket_indices=used)), IN_USE
 
 
 def best(

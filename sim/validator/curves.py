@@ -146,8 +146,7 @@ def held_up(copy_ns: Sequence[int], extra_ns: Sequence[int]) -> float:
 
 def together(*found: Found) -> Found:
     """All of these."""
-    fields: Fields = {}
-    spread: Fields = {}
+    fields, spread = Fields(), Fields()
     for more, scattered in found:
         fields |= more
         spread |= scattered

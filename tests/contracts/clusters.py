@@ -20,7 +20,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.recorder.estimate import estimate
 from sim.recorder.models import gpt
-from sim.truth.fit import Anchored, Factor, scaled
+from sim.truth.fit import Anchored, Factor, apply_factor
 from sim.units import NS_PER_MS
 from tests.published.figures import curve, figures
 
@@ -87,7 +87,7 @@ class Cluster:
                 (after if within >= 0.99 * took else beside).append((took, alone))
         ratio = sum(took for took, _ in after) / sum(alone for _, alone in after)
         slower = median(took / alone for took, alone in beside) / ratio
-        return replace(scaled(self.beside, ratio), comm_slowdown=slower)
+        return replace(apply_factor(self.beside, "curve", ratio), comm_slowdown=slower)
 
     def _launch_cost_ns(self, hardware: Hardware, first: Row, second: Row) -> float:
         """What each collective costs the compute lane, so that ``second`` is true where ``first`` is."""

@@ -114,6 +114,29 @@ def test_factors_scale_what_they_are_on(
     assert sim.scale(*grown, backward=1 / 16, bandwidth=16.0, latency=1 / 16) == (workload, hardware)
 
 
+@given(factors, factors, st.none() | st.integers(2, 4096))
+def test_what_is_known_of_a_points_scatter_is_scaled_with_it(
+    bandwidth: float, latency: float, world_size: int | None
+) -> None:
+    """An interval of a computed cluster is that of the wire asked for, not of the one that was given."""
+    around = {"min_ns": 0.5, "low_ns": 0.9, "median_ns": 1, "high_ns": 1.2, "p90_ns": 2}
+    curve = {size: 10**9 + size * 10**3 for size in (4096, 1 << 20, 1 << 26)}
+    spread = {
+        str(size): {name: round(ns * share) for name, share in around.items()} | {"count": 9}
+        for size, ns in curve.items()
+    }
+    known = wired(curve, world_size=2, spread={"all_reduce": spread, "processor_share": 0.2})
+    what_if = {"bandwidth": bandwidth, "latency": latency, "world_size": world_size}
+    _, scaled = sim.scale(handmade([1], 4), known, **what_if)  # type: ignore[arg-type]
+    assert scaled.spread["processor_share"] == 0.2
+    for point in scaled.all_reduce:
+        told = scaled.spread["all_reduce"][str(point.num_bytes)]
+        assert told.pop("count") == 9
+        assert told == {
+            name: pytest.approx(point.duration_ns * share, abs=2) for name, share in around.items()
+        }
+
+
 ONE, TWO = (wired({0: 1}, world_size=n) for n in (1, 2))
 
 
@@ -314,10 +337,22 @@ def test_a_measured_cost_has_no_range_and_is_told_no_more() -> None:
     for name, ends in hardware.spread["ranges"].items():
         if name != "all_reduce":
             assert ends["low"] <= getattr(hardware, name) <= ends["high"]
-    (line,) = told_unmeasured(hardware)
+    workload = handmade([1], 4)
+    (line,) = told_unmeasured(workload, hardware)
     assert "launch" in line
     bare = without_own_costs(hardware)
     assert (bare.launch_cost_ns, bare.launch_blocks_compute, bare.hook_cost_ns) == (0, False, 0)
     assert bare.copy_in_bytes_per_s is None
     assert bare.all_reduce == hardware.all_reduce
-    assert not told_unmeasured(bare)
+    assert not told_unmeasured(workload, bare)
+
+
+def test_what_all_reduces_take_of_a_rank_that_computes_beside_them_is_told_where_it_is_not_counted() -> None:
+    shared = wired({0: 1}, spread={"host_share": {"4096": 0.15, "1048576": 0.352}})
+    on_cpu = replace(handmade([1], 4), provenance={"device_type": "cpu"})
+    (line,) = told_unmeasured(on_cpu, shared)
+    assert "15% to 35% of a rank" in line
+    on_gpu = replace(on_cpu, provenance={"device_type": "cuda"})
+    held = replace(shared, spread={**shared.spread, "own_step": {}})
+    for workload, hardware in ((on_gpu, shared), (on_cpu, held), (on_cpu, wired({0: 1}))):
+        assert not told_unmeasured(workload, hardware)

@@ -23,7 +23,7 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
-from sim.truth.fit import scaled
+from sim.truth.fit import apply_factor
 from sim.truth.recorded_job import RecordedJob, held_to, job_in_recording
 from sim.validator.candidates import standing_candidates
 from tests.app.conftest import MS, make_hardware
@@ -102,7 +102,8 @@ def test_the_import_says_how_the_job_ran_and_a_given_switch_goes_before(recorded
     assert (workload.switches, workload.job.bucket_indices) == (recorded.switches, PAIRS)
     assert asked is not None
     assert asked.ddp_kwargs | asked.settings == recorded.switches
-    views, other = "gradient_as_bucket_view", job.with_switches({"gradient_as_bucket_view": True})
+    views = "gradient_as_bucket_view"
+    other = replace(job, workload=job.workload.with_switches({views: True}))
     assert laid_out(job, PAIRS).ddp_kwargs.get(views) is recorded.switches.get(views)
     assert laid_out(other, PAIRS).ddp_kwargs[views] is True
     assert sim.assign(other.workload).ddp_kwargs[views] is True
@@ -111,7 +112,7 @@ def test_the_import_says_how_the_job_ran_and_a_given_switch_goes_before(recorded
 def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     hardware, job = recorded.hardware, recorded.job
     assert job.own is not None
-    asked = job.tune()
+    asked = sim.tune(job.workload, job.hardware)
     expected = told(asked)
     assert asked.gain.gain_ns == asked.baseline.step_ns - asked.report.step_ns
     gain = sim.gain(job.workload, job.hardware, as_the_job(job.workload, asked.assignment))
@@ -124,7 +125,7 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
 
     recording = load_recording(recorded.recording)
     in_memory = job_in_recording(recording, hardware)
-    assert told(in_memory.tune()) == expected
+    assert told(in_memory.tune(PAIRS)) == expected
 
     layout = recording.ranks[0].layouts[-1]
     calibration = sim.calibrate_live(recording, [layout], hardware)
@@ -147,11 +148,11 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link 50 times as slow as the one that gave the recorded step."""
-    hardware = scaled(recorded.hardware, 50.0)
+    hardware = apply_factor(recorded.hardware, "curve", 50.0)
     job = held_to(recorded.workload, hardware, recorded.step)
     assert job.own is not None
     (why,) = doubts_about_step(job.hardware)
-    asked = job.tune()
+    asked = sim.tune(job.workload, job.hardware)
     assert (asked.gain.refuted, asked.gain.gain_ns) == (True, 0)
     assert why in asked.gain.sentence
     assert asked.assignment.bucket_indices == PAIRS
@@ -191,7 +192,7 @@ def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path
     job = recorded.job
     files = (str(recorded.workload_file), "--hardware", str(recorded.hardware_file))
     answer = json.loads(bucketsim("tune", *files, "--json").out)
-    asked = job.tune()
+    asked = sim.tune(job.workload, job.hardware)
     assert answer["gain"]["gain_ns"] == asked.gain.gain_ns
     assert answer["setting"] == asdict(asked.setting)
     assert answer["assignment"]["bucket_indices"] == [*map(list, asked.assignment.bucket_indices)]

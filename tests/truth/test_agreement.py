@@ -21,6 +21,7 @@ from sim.nouns.recommendation import Gain
 from sim.nouns.report import Report
 from sim.nouns.workload import Workload
 from sim.truth import scoring
+from sim.truth.recorded_job import held_to
 from sim.truth.scoring import Limits, agree, compare
 from sim.truth.turns import MIN_ROUNDS, AbTest, judge_turns
 from tests.effort import tries
@@ -205,8 +206,6 @@ def test_regret_pairs_rounds() -> None:
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(InputError, match="record 'r': no candidate has a complete iteration"):
         agree(record(measured("a", [])), {"a": PREDICTED})
-    with pytest.raises(InputError, match="candidate 'b' has no prediction"):
-        agree(record(measured("a", [1800]), measured("b", [1800])), {"a": PREDICTED})
     for default, recommended in (([], []), ([1], []), ([], [1]), ([0], [5])):
         with pytest.raises(InputError, match="A/B 'm'"):
             judge(default, recommended)
@@ -298,6 +297,22 @@ def test_a_slow_rank_s_own_schedule_is_what_the_slowest_rank_is_held_against() -
     assert row.predicted_step_ns == sim.simulate(slower, hardware, sim.assign(workload)).step_ns
     beside = sim.simulate(workload, hardware, sim.assign(workload), slowest=slower)
     assert row.predicted_step_ns >= beside.step_ns, "no rank is later than the slowest"
+
+
+def test_a_record_is_predicted_from_the_machine_that_its_job_is_tuned_on() -> None:
+    """What a job's search for unused parameters takes is in its recorded times, and is not added again."""
+    job = workload_of().with_switches({"find_unused_parameters": True})
+    record = record_of(replace(hardware_of(GBIT), search_unused_ns=10**6, mark_used_ns=10**6), None)
+    record = replace(record, workload=job, own_step=record.measurements[0])
+    assert record.own_step is not None
+    held = held_to(job, record.hardware, record.own_step)
+    there = scoring.as_measured(record)
+    assert (there.workload, there.hardware) == (held.workload, held.hardware)
+    assert (there.hardware.search_unused_ns, there.hardware.mark_used_ns) == (0, 0)
+
+    few = replace(record.own_step, iterations=record.own_step.iterations[:2])
+    with pytest.raises(InputError, match=r"made: own step: .* 3"):
+        sim.agreement(replace(record, own_step=few))
 
 
 # The A/B verdict: what a gain is, when it counts, and what it is worth.

@@ -14,7 +14,7 @@ from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement, Record
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Buffer, Workload
-from sim.truth.fit import scaled
+from sim.truth.fit import apply_factor
 from sim.truth.ladder import Attribution, Part, attribute
 from sim.units import transfer_ns
 from tests.effort import tries
@@ -232,7 +232,7 @@ def test_one_mechanism_that_is_off_gets_all_of_the_error(
         "compute": (slower(workload, hardware, percent), hardware),
         "copy": (workload, replace(hardware, **rates)),
         "launch": (workload, replace(hardware, launch_cost_ns=400 * percent)),
-        "communication": (workload, scaled(hardware, percent / 100)),
+        "communication": (workload, apply_factor(hardware, "curve", percent / 100)),
     }
     found = attributed(workload, hardware, cap, truth[mechanism])
     for part in PARTS:
@@ -258,7 +258,7 @@ def test_parts_add_up_where_everything_is_off(
     """``attributed`` asserts the sum; what each mechanism gets, all being simulated, leaves the wait."""
     backward, copy, launch, wire = percents
     truth = replace(hardware, copy_in_bytes_per_s=8e11 / copy, launch_cost_ns=400 * launch)
-    both = slower(workload, hardware, backward), scaled(truth, wire / 100)
+    both = slower(workload, hardware, backward), apply_factor(truth, "curve", wire / 100)
     assert attributed(workload, hardware, cap, both, late).wait_ns == pytest.approx(-late, abs=ROUNDING)
 
 

@@ -17,7 +17,7 @@ from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
-from sim.truth.fit import scaled
+from sim.truth.fit import apply_factor
 from tests.effort import tries
 from tests.handmade import handmade, measurement, wired
 
@@ -177,7 +177,7 @@ def test_another_assignments_step_comes_out_where_the_machine_differs_from_its_p
     link: float, comm: float, compute: float, gap_ns: int
 ) -> None:
     """The fit has seen one assignment; what it says of another is held to the machine itself."""
-    machine = replace(scaled(WIRE, link), comm_slowdown=comm, compute_slowdown=compute)
+    machine = replace(apply_factor(WIRE, "curve", link), comm_slowdown=comm, compute_slowdown=compute)
     own = sim.own_step(WORKLOAD, WIRE, measured_on(machine, gap_ns))
     assert step_ns(own.workload, own.hardware, OWN) == own.step_ns
     true_ns = step_ns(WORKLOAD, machine, OTHER) + gap_ns
@@ -201,7 +201,7 @@ def test_what_the_step_leaves_open_widens_the_interval() -> None:
 @pytest.mark.parametrize("ratio", [0.02, 30.0])
 def test_a_step_that_this_link_cannot_give_is_no_fit_and_no_gain(ratio: float) -> None:
     """Recorded on a link 50 times as fast, or 30 times as slow: the factors end at their bounds."""
-    truth = scaled(WIRE, ratio)
+    truth = apply_factor(WIRE, "curve", ratio)
     own = sim.own_step(WORKLOAD, WIRE, measured_on(truth))
     told = own.hardware.spread["own_step"]
     assert told["fits"] is False
@@ -221,7 +221,7 @@ def test_a_step_that_this_link_cannot_give_is_no_fit_and_no_gain(ratio: float) -
     assert answer.assignment.bucket_indices == answer.baseline.bucket_indices
     assert answer.notes[0] == doubt
     assert doubt in answer.report.notes
-    fitting = sim.own_step(WORKLOAD, WIRE, measured_on(scaled(WIRE, 1.3)))
+    fitting = sim.own_step(WORKLOAD, WIRE, measured_on(apply_factor(WIRE, "curve", 1.3)))
     assert "fits" not in fitting.hardware.spread["own_step"]
 
 
@@ -256,10 +256,12 @@ def test_costs_that_nobody_measured_are_part_of_what_explains_the_step(end: str)
 def test_a_link_is_held_to_the_range_that_it_states() -> None:
     stated = {"ranges": {"all_reduce": {"low": 0.9, "high": 2.0}}}
     for ratio, fits in ((1.9, True), (3.0, False)):
-        own = sim.own_step(WORKLOAD, replace(WIRE, spread=stated), measured_on(scaled(WIRE, ratio)))
+        own = sim.own_step(
+            WORKLOAD, replace(WIRE, spread=stated), measured_on(apply_factor(WIRE, "curve", ratio))
+        )
         assert bool(doubts_about_step(own.hardware)) is not fits
     wide = {"ranges": {"all_reduce": {"low": 0.9, "high": 6.0}}}
-    own = sim.own_step(WORKLOAD, replace(WIRE, spread=wide), measured_on(scaled(WIRE, 5.0)))
+    own = sim.own_step(WORKLOAD, replace(WIRE, spread=wide), measured_on(apply_factor(WIRE, "curve", 5.0)))
     assert own.factors[0].value == pytest.approx(5, rel=0.1)
     assert not doubts_about_step(own.hardware)
 

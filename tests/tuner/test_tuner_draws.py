@@ -16,9 +16,9 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.registry import assign, write
-from sim.truth.fit import scaled
+from sim.truth.fit import apply_factor
 from sim.tuner.draws import NO_SCATTER, Draws, draw_machines, read_scatter
-from sim.tuner.problem import Problem
+from sim.tuner.problem import Problem, lay_out
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.truth.test_own_step import WORKLOAD
@@ -94,7 +94,9 @@ def played_slowly(draws: Draws, number: int, buckets: Buckets) -> int:
         samples=(),
     )
     program = write(workload, problem.hardware, Assignment(bucket_indices=buckets))[-1]
-    services = draws.services(problem.lay_out(buckets))[number].tolist()
+    services = draws.services(lay_out(problem.tables, problem.bucket_of(buckets), problem.copy_back))[
+        number
+    ].tolist()
     collectives = tuple(
         one if one.bucket is None else replace(one, service_ns=services[one.bucket])
         for one in program.collectives
@@ -281,7 +283,7 @@ def gains(work: Workload, hardware: Hardware, buckets: Any) -> float:
 def test_what_only_one_reading_makes_good_is_not_recommended() -> None:
     work, known = slow_or_disturbed()
     alone = sim.tune(work, replace(known, spread={}), draws=40)
-    slow = replace(scaled(known, 3.0), compute_slowdown=1.0, comm_slowdown=1.0, spread={})
+    slow = replace(apply_factor(known, "curve", 3.0), compute_slowdown=1.0, comm_slowdown=1.0, spread={})
     answer = sim.tune(work, known, draws=80)
     assert gains(work, slow, alone.assignment) < 0 < gains(work, replace(known, spread={}), alone.assignment)
     noise = 0.001 * answer.baseline.step_ns
@@ -334,7 +336,7 @@ def test_the_gain_is_inside_its_interval_wherever_the_truth_is_in_its_range(
         value = float(generator.uniform(ranges[name]["low"], ranges[name]["high"]))
         bare = replace(known, spread={})
         other = (
-            scaled(bare, value)
+            apply_factor(bare, "curve", value)
             if name == "all_reduce"
             else replace(bare, **{name: round(value) if name.endswith("_ns") else value})
         )

@@ -16,6 +16,7 @@ from sim.costs.service_time import service_ns
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint
+from sim.systems.ddp_assignment import as_the_job
 from sim.tuner import optimum as climbing
 from sim.tuner import problem as kernels
 from sim.tuner.problem import Problem
@@ -155,7 +156,7 @@ def test_a_problem_tells_buckets_apart_as_the_step_under_its_switches_does(job: 
     for _ in range(3):
         buckets = problem.buckets(drawn_closes(problem, random, 0.4))
         try:
-            made = problem.as_used(Assignment(bucket_indices=buckets))
+            made = as_the_job(problem.job, Assignment(bucket_indices=buckets))
         except NotModelledError:
             assume(False)
         step_ns = sim.simulate(problem.job, calm, made, "analytic").step_ns

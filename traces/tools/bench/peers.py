@@ -5,9 +5,11 @@ Our own code for published rules. What is taken over is which gradients travel t
 (a sparse gradient alone); launches and copies are DDP's.
 """
 
+from collections.abc import Hashable
+
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.problem import Buckets, run_keys
+from sim.tuner.problem import Buckets
 from sim.units import MIB, NS_PER_MS
 
 # Horovod's own (its documentation of 0.28; 64 MiB up to 0.21).
@@ -55,9 +57,10 @@ def merge_wisely(workload: Workload, alpha: float, beta: float) -> Buckets:
     """
     order = workload.order()
     places = {index: place for place, index in enumerate(order)}
-    runs: dict[int, list[int]] = {}
-    for index, run in zip(order, run_keys([workload.gradients[index] for index in order]), strict=True):
-        runs.setdefault(run, []).append(index)
+    runs: dict[Hashable, list[int]] = {}
+    for index in order:
+        gradient = workload.gradients[index]
+        runs.setdefault(index if gradient.sparse else gradient.key, []).append(index)
     buckets = [bucket for run in runs.values() for bucket in _merge_run(workload, run, alpha, beta)]
     return tuple(sorted(buckets, key=lambda bucket: places[bucket[-1]]))
 
