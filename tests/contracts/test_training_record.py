@@ -17,6 +17,8 @@ from traces.tools.table import TRACES, Row, row_of, table
 
 # Median and worst error beyond the aims, for a reason that the manual gives; a better model empties it.
 BEYOND = {"gpt2-2gbit": (0.07, 0.105)}
+# Where a round cap was faster than the recommended buckets beyond noise: the one that ``tune`` says to set.
+BEHIND = {"bert-2gbit-again": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +35,24 @@ def test_predictions_orders_gains_and_recommendations_hold(rows: list[Row]) -> N
     """Predictions within the aims or the noise, also by how much the recorded layout itself was slower or
     faster when it was replayed; of ten gains nine in their intervals by their medians, and all within what
     the measured gains are known to themselves."""
-    assert len(rows) == 6
+    assert len(rows) == 12
     for row in rows:
         errors = [abs(error) for error in row.held]
         middle, worst = BEYOND.get(row.name, (max(0.03, row.floor, abs(row.drift)), 0.08))
         assert median(errors) <= middle, row.name
         assert max(errors) <= worst, row.name
         assert row.near == row.gains, row.name
-        assert row.regret_is_noise, row.name
+        assert row.regret_is_noise is (row.name not in BEHIND), row.name
     assert sum(row.right for row in rows) >= 0.9 * sum(row.apart for row in rows)
     assert sum(row.inside for row in rows) >= 0.9 * sum(row.gains for row in rows)
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_the_cap_to_set_was_the_fastest_where_the_recommended_buckets_were_not(name: str) -> None:
+    record = sim.as_measured(sim.load_record(TRACES / name))
+    steps = {one.name: median(step.step_ns for step in one.iterations) for one in record.candidates}
+    assert sim.tune(record.workload, record.hardware).setting.cap_mb == BEHIND[name]
+    assert min(steps, key=steps.__getitem__) == f"bucket_cap_mb={BEHIND[name]:g}"
 
 
 def beside_its_collectives(record: Record) -> Workload:
@@ -94,6 +104,8 @@ def test_gains_are_predicted_without_a_plain_backward_too() -> None:
                     simulated_step_ns(own.workload, own.hardware, asked[one]) for one in (default, name)
                 ]
                 errors.append(abs(predicted[0] - predicted[1] - own_ns + steps[name]) / own_ns)
+        if asked["recommended"].bucket_indices == asked[default].bucket_indices:
+            continue  # nothing to gain
         gain = sim.gain(taken_out.workload, taken_out.hardware, asked["recommended"])
         assert gain.low_ns is not None
         assert gain.high_ns is not None
@@ -106,7 +118,7 @@ def test_gains_are_predicted_without_a_plain_backward_too() -> None:
 
 
 def test_a_recording_that_hardly_overlaps_is_called_doubtful() -> None:
-    """Its answer said so: no other of the six leaves a slow-down that open."""
+    """Its answer said so: no other of the twelve leaves a slow-down that open."""
     doubtful = {}
     for record in map(sim.load_record, sim.find_records(TRACES)):
         assert record.own_step is not None
