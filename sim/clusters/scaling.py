@@ -82,7 +82,8 @@ class ScalingRow:
     ranks were alike; ``default_mean_step_ns`` is the mean of the same steps under DDP's default.
 
     ``reason`` and its ``reason_code``: ``why_caps_change`` from the row before, of the same series.
-    ``own_costs``: which of DDP's own costs are not measured, and what is taken; "" where all are.
+    ``own_costs``: which of DDP's own costs are not measured, and what is taken; that ranks share their host
+    with their all-reduces; "" where neither is so.
     ``doubts``: what of workload and machine is not to be relied on, such as a link that is not the one that
     trains; another number of ranks than the recorded one is no doubt here.
     """

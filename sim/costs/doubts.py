@@ -85,8 +85,8 @@ def without_own_costs(hardware: Hardware) -> Hardware:
 
 
 def told_unmeasured(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
-    """Sentences on the costs of DDP's own that are not measured, and on what all-reduces take of a rank that
-    computes on their host, where only a step of the job itself would tell what that comes to; none else."""
+    """Sentences on the costs of DDP's own that are not measured, and on a host that a rank shares with its
+    all-reduces."""
     told, said, ranges = list[str](), list[str](), hardware.spread.get("ranges", {})
     for name in [name for name in OWN_COSTS if name in ranges]:
         words, *_, unit, of_unit = OWN_COSTS[name]
@@ -95,15 +95,38 @@ def told_unmeasured(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
         told.append(f"{words} {low} to {high}{unit} ({taken} taken)")
     if told:
         said.append(f"not measured on this machine, but as others have it: {', '.join(told)}")
-    shares, is_apart = hardware.spread.get("host_share"), "own_step" not in hardware.spread
-    if isinstance(shares, dict) and shares and is_apart and devices_of_job(workload) == ("cpu",):
-        least, most = min(shares.values()), max(shares.values())
+    if (shared := with_shared_host(workload, hardware)) is not hardware:
+        times = format_number(shared.spread["ranges"]["compute_slowdown"]["high"])
         said.append(
-            f"all-reduces take {least:.0%} to {most:.0%} of a rank that computes on their host, which is not "
-            "counted: such a step takes longer, and gains may be smaller; record the job (sim.record), whose "
-            "step tells, or replay it with validate --model"
+            f"beside all-reduces on its own host a rank computes up to {times} times as long: steps are told "
+            "without that, the interval of a gain with it; record the job (sim.record), whose step tells, or "
+            "replay it with validate --model"
         )
     return tuple(said)
+
+
+MOST_SHARE = 0.75  # of a core, that communication takes from a rank that computes on it
+
+
+def by_size(hardware: Hardware, name: str) -> list[float]:
+    """What ``calibrate`` keeps under ``name`` of ``spread``, for each size of a message."""
+    known = hardware.spread.get(name)
+    return [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
+
+
+def with_shared_host(workload: Workload, hardware: Hardware) -> Hardware:
+    """``hardware`` with ranges of what all-reduces and a rank that computes on their host take of each other:
+    from nothing, as in a paced replay, to the most that was measured (``spread.host_share``,
+    ``spread.comm_beside_compute``). The same where no rank does, or it is in the slow-downs already."""
+    shares, slower = by_size(hardware, "host_share"), by_size(hardware, "comm_beside_compute")
+    is_counted = hardware.compute_slowdown > 1 or "own_step" in hardware.spread
+    is_counted = is_counted or "anchored" in hardware.provenance or hardware.world_size == 1
+    if is_counted or max(shares, default=0) <= 0 or devices_of_job(workload) != ("cpu",):
+        return hardware
+    most = {"compute_slowdown": 1 / (1 - min(MOST_SHARE, max(shares))), "comm_slowdown": max([1.0, *slower])}
+    ends = {name: (getattr(hardware, name), getattr(hardware, name) * times) for name, times in most.items()}
+    ranges = {name: {"low": low, "high": high} for name, (low, high) in ends.items()}
+    return replace(hardware, spread={**hardware.spread, "ranges": ranges | hardware.spread.get("ranges", {})})
 
 
 # ---- What is not measured.

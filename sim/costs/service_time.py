@@ -87,7 +87,8 @@ def scale(
         workload: what backward makes ready.
         hardware: what the machine carries.
         bandwidth: divides what lies above the smallest duration of each curve (its bandwidth part).
-        latency: multiplies the smallest duration of each curve (its latency part).
+        latency: multiplies the smallest duration of each curve (its latency part). What is known of a point's
+            scatter is scaled with it.
         backward: multiplies ready times and ``backward_ns``; forward and optimizer stay.
         world_size: another number of ranks, in a ring (``ring_factors``). That small messages wait for larger
             ones (``shared_connection``) holds for the measured number only, and is dropped.

@@ -1,4 +1,4 @@
-"""The cut: which tensors share a bucket (A1). The one place of the rule and of its inverses.
+"""The cut: which tensors share a bucket (A1). The one place of the rule and of its inverse.
 
 ``ddp_assignment`` calls it on lists for a step's buckets, ``ddp`` for those of buffers, and
 ``tuner.caps`` compiles it and tries every cap on arrays. So ``cut`` may call nothing that is not

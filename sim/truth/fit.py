@@ -17,7 +17,9 @@ import numpy as np
 
 from sim.clock.arrays import Floats
 from sim.costs.doubts import (
+    MOST_SHARE,
     UNMEASURED_COSTS,
+    by_size,
     doubts_about,
     open_ranges,
     without_own_costs,
@@ -298,7 +300,6 @@ _TILT_SIGMA, _SLOWDOWN_SIGMA = 0.05, 0.1  # of a logarithm, as ``_LINK_SIGMA``
 _LEAST_SIGMA = 0.005  # of the end of synchronisation: the model itself is no better
 _MOST = log(MOST_SLOWDOWN)
 _LEAST_SHARE = 1e-3  # of a cost: what is less is nothing
-_MOST_SHARE = 0.75  # of a core, that communication takes from a rank that computes on it
 _LOOSE = 2.5  # times: a slow-down whose range is wider was hardly told by the step
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 _PLAIN = "run a few backwards under no_sync while recording"
@@ -606,16 +607,12 @@ def _expected_slowdowns(hardware: Hardware, *, computes_on_host: bool) -> dict[s
     ``spread.comm_beside_compute``; medians over sizes). A job that trains measures only the processor's time
     (``spread.processor_share``): all-reduces are then taken to slow down as much as computing does.
     """
-    spread = hardware.spread
-    measured = spread.get("host_share", spread.get("processor_share")), spread.get("comm_beside_compute")
-    shares, slowdowns = (
-        [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
-        for known in measured
-    )
+    shares = by_size(hardware, "host_share") or by_size(hardware, "processor_share")
+    slowdowns = by_size(hardware, "comm_beside_compute")
     found = {"comm_slowdown": hardware.comm_slowdown, "compute_slowdown": hardware.compute_slowdown}
     if not shares or not computes_on_host:
         return {name: (log(value), _SLOWDOWN_SIGMA) for name, value in found.items()}
-    compute = 1 / (1 - min(_MOST_SHARE, max(0.0, median(shares))))
+    compute = 1 / (1 - min(MOST_SHARE, max(0.0, median(shares))))
     found["compute_slowdown"] *= compute
     found["comm_slowdown"] *= max(1.0, median(slowdowns)) if slowdowns else compute
     return {name: (log(value), max(_SLOWDOWN_SIGMA, log(value) / 2)) for name, value in found.items()}

@@ -15,7 +15,7 @@ import numpy as np
 
 from sim.costs.service_time import scale
 from sim.nouns.assignment import DDP_POLICIES
-from sim.nouns.hardware import CURVES, SLOWDOWNS, Hardware
+from sim.nouns.hardware import CURVES, SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement, Record
 from sim.nouns.timeline import Timeline
 from sim.systems.simulate import simulate
@@ -73,8 +73,9 @@ def _climb(timeline: Timeline) -> dict[str, int]:
     whole = timeline.hardware
     names = {name for of_rung in _RUNGS.values() for name in of_rung if name not in CURVES}
     bare: dict[str, Any] = {one.name: one.default for one in fields(Hardware) if one.name in names}
-    level = whole.retimed(lambda kind, *_: min(point.duration_ns for point in whole.curve(kind) or ()))
-    hardware = replace(whole.retimed(lambda *_: 0), **bare)
+    least = {name: min(one.duration_ns for one in curve) for name in CURVES if (curve := whole.curve(name))}
+    flat: dict[str, Any] = {name: (CurvePoint(num_bytes=0, duration_ns=ns),) for name, ns in least.items()}
+    level, hardware = replace(whole, **flat), replace(whole.retimed(lambda *_: 0), **bare)
 
     def step_ns() -> int:
         job, iteration = timeline.workload, timeline.iteration

@@ -310,7 +310,8 @@ def as_measured(record: Record) -> Record:
     rank's workload, and both held to the job's own step where there is one.
 
     A measurement takes the slowest rank of each step, whose collectives wait for no other rank: its own
-    workload tells its step. Raises ``AssignmentError`` and ``NotModelledError`` as ``simulate``.
+    workload tells its step. Raises ``AssignmentError`` and ``NotModelledError`` as ``simulate``, and
+    ``InputError`` where nothing can be held to the job's own step.
     """
     workload, hardware = record.workload, record.hardware
     if _is_carried(record):

@@ -20,7 +20,7 @@ import numpy as np
 
 from sim.clock.arrays import Flags, Floats, Ints
 from sim.clock.program import MOST_NS, machine_of
-from sim.costs.doubts import FACTORS, Unknown, unknown
+from sim.costs.doubts import FACTORS, Unknown, unknown, with_shared_host
 from sim.costs.service_time import service_ns, tilt_ratio
 from sim.errors import InputError
 from sim.nouns.checks import at_least
@@ -299,7 +299,8 @@ class Draws:
     def __init__(self, problem: Problem, count: int, seed: int) -> None:
         at_least("draws", count, 1)
         at_least("seed", seed, 0)
-        workload, hardware, places = problem.workload, problem.hardware, len(problem)
+        workload, places = problem.workload, len(problem)
+        hardware = with_shared_host(problem.job, problem.hardware)
         count = min(count, MOST_CELLS // places)
         choosing, calibrating, jittering = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(3))
         self.problem, self.scatter = problem, read_scatter(hardware)

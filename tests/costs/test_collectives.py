@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.costs.doubts import told_unmeasured, without_own_costs
+from sim.costs.doubts import told_unmeasured, with_shared_host, without_own_costs
 from sim.costs.service_time import all_reduce_ns, ring_factors, service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CURVES, Curve, Hardware
@@ -347,12 +347,35 @@ def test_a_measured_cost_has_no_range_and_is_told_no_more() -> None:
     assert not told_unmeasured(workload, bare)
 
 
-def test_what_all_reduces_take_of_a_rank_that_computes_beside_them_is_told_where_it_is_not_counted() -> None:
-    shared = wired({0: 1}, spread={"host_share": {"4096": 0.15, "1048576": 0.352}})
-    on_cpu = replace(handmade([1], 4), provenance={"device_type": "cpu"})
+def test_a_rank_that_computes_on_the_host_of_its_all_reduces_is_in_the_answer_where_no_step_holds_it() -> (
+    None
+):
+    """The step is told without it, as a paced replay takes it; the interval of a gain holds both."""
+    told = {"host_share": {"4096": 0.15, "1048576": 0.5}, "comm_beside_compute": {"4096": 1.25}}
+    curve, times = {size: MS + 20 * size for size in (1 << 12, 1 << 20, 1 << 26)}, range(40, 0, -4)
+    shared, alone = wired(curve, spread=told), wired(curve)
+    on_cpu = handmade([ms * MS for ms in times], 1 << 20, provenance={"device_type": "cpu"})
     (line,) = told_unmeasured(on_cpu, shared)
-    assert "15% to 35% of a rank" in line
+    assert "up to 2 times as long" in line
+    ranges = with_shared_host(on_cpu, shared).spread["ranges"]
+    assert ranges == {
+        "compute_slowdown": {"low": 1.0, "high": 2.0},
+        "comm_slowdown": {"low": 1.0, "high": 1.25},
+    }
+    wide, exact = (sim.tune(on_cpu, one, draws=40).gain for one in (shared, alone))
+    assert wide.gain_ns == exact.gain_ns
+    assert None not in (wide.low_ns, wide.high_ns)
+    slowed = replace(alone, compute_slowdown=2.0, comm_slowdown=1.25)
+    assert wide.low_ns <= sim.gain(on_cpu, slowed, sim.best(on_cpu, alone)).gain_ns <= wide.high_ns  # type: ignore[operator]
     on_gpu = replace(on_cpu, provenance={"device_type": "cuda"})
-    held = replace(shared, spread={**shared.spread, "own_step": {}})
-    for workload, hardware in ((on_gpu, shared), (on_cpu, held), (on_cpu, wired({0: 1}))):
+    counted = (
+        alone,
+        replace(shared, spread={**shared.spread, "own_step": {}}),
+        replace(shared, provenance={"anchored": {"factor": "curve"}}),
+        replace(shared, compute_slowdown=1.2),
+        replace(shared, spread={"host_share": {"4096": None, "8192": 0.0}}),
+        replace(shared, world_size=1),
+    )
+    for workload, hardware in ((on_gpu, shared), *((on_cpu, one) for one in counted)):
+        assert with_shared_host(workload, hardware) is hardware
         assert not told_unmeasured(workload, hardware)
