@@ -209,6 +209,13 @@ def test_no_size_is_much_better(policy: str, workload: Workload, gbit: float) ->
     assert "sizes on a logarithmic grid" in found.how
 
 
+@pytest.mark.parametrize(("count", "fewest", "most"), [(10, 30, 60), (400, 40, 50), (6000, 4, 4)])
+def test_of_many_gradients_fewer_sizes_are_tried(count: int, fewest: int, most: int) -> None:
+    many = handmade(range(count, 0, -1), [4 << (place % 18) for place in range(count)])
+    tried = int(best_of(many, equipped(10), "zero1").how.split()[0])
+    assert fewest <= tried <= most
+
+
 def test_what_cannot_be_trained_or_timed_says_why() -> None:
     workload = resnet50()
     with pytest.raises(NotModelledError, match="no all_gather curve"):
@@ -218,3 +225,9 @@ def test_what_cannot_be_trained_or_timed_says_why() -> None:
     )
     with pytest.raises((InputError, NotModelledError), match="sparse"):
         best_of(sparse, equipped(10), "zero1")
+
+
+@pytest.mark.parametrize("beside", [{"bucket_cap_mb": 1}, {"first_bucket_mb": 1}])
+def test_a_list_of_caps_stands_alone(beside: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="bucket_cap_mb_list: give it alone"):
+        sim.assign(resnet50(), bucket_cap_mb_list=[1, 4], **beside)
