@@ -379,7 +379,7 @@ def play_steps(
     stops, count, messages = layout.stops, layout.stops.size, layout.wires.size
     ends = np.empty(tails.size, np.int64)
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
-    fine = machine.computing.lane != FULL_SPEED or machine.copying_in.lane != FULL_SPEED
+    fine = machine.copying_in.lane != FULL_SPEED  # which what slows computing slows, too
     most = 3 * count + 3 + (2 * copy_in.size if fine else count)
     none, paces, came = np.zeros(1, np.int64), np.ones(1), np.full(messages, -NEVER)
     collectives = np.zeros((messages, ROOT + 1), np.int64)
