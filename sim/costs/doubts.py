@@ -105,7 +105,12 @@ def told_unmeasured(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
     return tuple(said)
 
 
-MOST_SHARE = 0.75  # of a core, that communication takes from a rank that computes on it
+_MOST_SHARE = 0.75  # of a core, that communication takes from a rank that computes on it
+
+
+def slowed_by(share: float) -> float:
+    """How many times as long a rank computes of which communication takes ``share``."""
+    return 1 / (1 - min(_MOST_SHARE, max(0.0, share)))
 
 
 def by_size(hardware: Hardware, name: str) -> list[float]:
@@ -123,7 +128,7 @@ def with_shared_host(workload: Workload, hardware: Hardware) -> Hardware:
     is_counted = is_counted or "anchored" in hardware.provenance or hardware.world_size == 1
     if is_counted or max(shares, default=0) <= 0 or devices_of_job(workload) != ("cpu",):
         return hardware
-    most = {"compute_slowdown": 1 / (1 - min(MOST_SHARE, max(shares))), "comm_slowdown": max([1.0, *slower])}
+    most = {"compute_slowdown": slowed_by(max(shares)), "comm_slowdown": max([1.0, *slower])}
     ends = {name: (getattr(hardware, name), getattr(hardware, name) * times) for name, times in most.items()}
     ranges = {name: {"low": low, "high": high} for name, (low, high) in ends.items()}
     return replace(hardware, spread={**hardware.spread, "ranges": ranges | hardware.spread.get("ranges", {})})

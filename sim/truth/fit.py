@@ -17,11 +17,11 @@ import numpy as np
 
 from sim.clock.arrays import Floats
 from sim.costs.doubts import (
-    MOST_SHARE,
     UNMEASURED_COSTS,
     by_size,
     doubts_about,
     open_ranges,
+    slowed_by,
     without_own_costs,
 )
 from sim.costs.service_time import tilt_ratio
@@ -612,7 +612,7 @@ def _expected_slowdowns(hardware: Hardware, *, computes_on_host: bool) -> dict[s
     found = {"comm_slowdown": hardware.comm_slowdown, "compute_slowdown": hardware.compute_slowdown}
     if not shares or not computes_on_host:
         return {name: (log(value), _SLOWDOWN_SIGMA) for name, value in found.items()}
-    compute = 1 / (1 - min(MOST_SHARE, max(0.0, median(shares))))
+    compute = slowed_by(median(shares))
     found["compute_slowdown"] *= compute
     found["comm_slowdown"] *= max(1.0, median(slowdowns)) if slowdowns else compute
     return {name: (log(value), max(_SLOWDOWN_SIGMA, log(value) / 2)) for name, value in found.items()}

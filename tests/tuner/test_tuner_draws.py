@@ -94,9 +94,8 @@ def played_slowly(draws: Draws, number: int, buckets: Buckets) -> int:
         samples=(),
     )
     program = write(workload, problem.hardware, Assignment(bucket_indices=buckets))[-1]
-    services = draws.services(lay_out(problem.tables, problem.bucket_of(buckets), problem.copy_back))[
-        number
-    ].tolist()
+    layout = lay_out(problem.tables, problem.bucket_of(buckets), problem.copy_back)
+    services = draws.services(layout)[number].tolist()
     collectives = tuple(
         one if one.bucket is None else replace(one, service_ns=services[one.bucket])
         for one in program.collectives
