@@ -44,6 +44,7 @@ from sim.truth.ladder import difference as difference
 from sim.truth.perfetto import perfetto_json as perfetto_json
 from sim.truth.scoring import agreement as agreement
 from sim.truth.scoring import as_measured as as_measured
+from sim.truth.scoring import attribution as attribution
 from sim.tuner.frameworks import nearest_setting as nearest_setting
 from sim.tuner.gain import step_band as step_band
 from sim.tuner.others import best_of as best_of

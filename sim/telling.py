@@ -1,11 +1,28 @@
-"""What an agreement of measured and predicted comes to, in sentences: terminal and page say the same ones."""
+"""What an agreement of measured and predicted comes to, in sentences and as a document: terminal and page say
+the same ones."""
 
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+import sim
+from sim.nouns.measurement import Record
 from sim.units import format_ms, format_percent, in_ms
 
 if TYPE_CHECKING:
     from sim.truth.scoring import Agreement, Regret
+
+_INTERVALS = ("step_low_ns", "step_high_ns", "exposed_low_ns", "exposed_high_ns")
+
+
+def agreement_document(record: Record, agreement: "Agreement") -> dict[str, Any]:
+    """All that was compared, for JSON: each candidate with its predicted report and with the mechanisms that
+    its error comes from, null where they are not known, as are intervals of too few steps. Times in ns."""
+    parts, rows = sim.attribution(record), []
+    for row in agreement.rows:
+        known = parts.get(row.name)
+        unknown = {} if row.has_interval else dict.fromkeys(_INTERVALS)
+        rows.append({**asdict(row), "attribution": known and asdict(known), **unknown})
+    return {**asdict(agreement), "rows": rows}
 
 
 def tell_verdict(agreement: "Agreement") -> str:

@@ -123,14 +123,10 @@ MECHANISMS = {
 }
 
 
-def attribution_data(agreement: Agreement) -> tuple[tuple[str, Attribution], ...]:
-    """Candidates whose error could be attributed, by name, the fastest measured first."""
-    rows = fastest_first(agreement)
-    return tuple((row.name, row.attribution) for row in rows if row.attribution is not None)
-
-
-def draw_attribution(rows: Sequence[tuple[str, Attribution]]) -> go.Figure:
-    """A bar a candidate: what each mechanism adds to its error, too short to the left, and their sum."""
+def draw_attribution(agreement: Agreement, parts: Mapping[str, Attribution]) -> go.Figure:
+    """A bar a candidate that has ``parts``, the fastest measured first: what each mechanism adds to its
+    error, too short to the left, and their sum."""
+    rows = [(row.name, parts[row.name]) for row in fastest_first(agreement) if row.name in parts]
     names = [style.safe(name) for name, _ in rows]
     traces = [
         style.bars(

@@ -228,7 +228,7 @@ def show(library: Library, asked: Asked) -> None:
             st.info(note)
     measured, agreement = sources.measured_run(library, given), None
     with told():
-        agreement = None if measured is None else judge(sources.open_record(measured))
+        agreement = None if measured is None else judge(measured)[1]
     truth = {} if agreement is None else truth_rows(agreement, found, inputs)
     rows = [row | truth.get(row["candidate"], {}) for row in table_rows(found)]
     # Why something failed must not be out of sight, right of all figures.

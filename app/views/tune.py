@@ -280,7 +280,7 @@ def _is_it_true(
             )
             return None
         with st.spinner("Comparing with the measurement …"):
-            agreement = validate.judge(record)
+            _, agreement = validate.judge(run)
         beside = (
             "The assignment shown, with its switches, is not among those that were measured. What "
             "follows judges the model by others, on the same workload and hardware."

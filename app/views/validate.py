@@ -1,8 +1,6 @@
 """The Validate page: is the prediction true? Measured records, and a job that is running now."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,11 +20,13 @@ from app.widgets import Files, ask, chart, downloads, folded, keep_among, proven
 from app.words import counted, file_safe, plain
 from sim.columns import CANDIDATES, records
 from sim.errors import SimError
+from sim.formats.documents import json_text
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES
 from sim.nouns.measurement import Mode, Record
 from sim.nouns.report import Report
 from sim.nouns.timeline import Timeline
-from sim.telling import tell_best, tell_rule, tell_verdict
+from sim.telling import agreement_document, tell_best, tell_rule, tell_verdict
+from sim.truth.ladder import Attribution
 from sim.truth.scoring import Agreement, CandidateAgreement
 from sim.units import format_number, format_percent
 
@@ -110,7 +110,7 @@ def _records(library: Library) -> None:
     )
     name = ask(st.selectbox, "Record", CHOSEN, words, names)
     with told():
-        _record(open_record(found[name]), name)
+        _record(found[name], name)
     st.subheader("All records")
     st.caption(
         "Every point is one candidate: its step on real ranks, and what the model says of it from hardware "
@@ -118,10 +118,12 @@ def _records(library: Library) -> None:
     )
     place, scores = st.empty(), dict[str, Score]()
     for name in names:
-        if (made := score.known(found[name])) is None:
+        if judge.known(found[name]) is None:
             place.progress(len(scores) / len(names), f"Scoring {name}, {len(scores)} of {len(names)} …")
-            made = score(found[name])
-        scores[name] = made
+        try:
+            scores[name] = judge(found[name])
+        except SimError as error:
+            scores[name] = str(error)
     place.empty()
     _claim(scores)
     _table(table_rows(scores))
@@ -131,13 +133,14 @@ Score = tuple[Record, Agreement] | str  # or why it cannot be had
 
 
 @memo(1024)
-def score(source: Source) -> Score:
-    """Score one record, which takes longest of all here, or say why that cannot be."""
-    try:  # without where its errors come from: all that a score needs, in a fifth of the time
-        record = open_record(source)
-        return record, sim.agreement(record, attributed=False)
-    except SimError as error:
-        return str(error)
+def judge(source: Source) -> tuple[Record, Agreement]:
+    """A record, and how it agrees with today's model.
+
+    Raises:
+        SimError: as ``sim.load_record`` and ``sim.agreement``.
+    """
+    record = open_record(source)
+    return record, sim.agreement(record)
 
 
 def table_rows(scores: Mapping[str, Score]) -> list[dict[str, Any]]:
@@ -179,16 +182,6 @@ def _tests(record: Record) -> str:
 
 def _text(said: object) -> str:
     return said if isinstance(said, str) else ""
-
-
-@memo(128)
-def judge(record: Record) -> Agreement:
-    """A record against today's model.
-
-    Raises:
-        SimError: as ``sim.agreement``.
-    """
-    return sim.agreement(record)
 
 
 def _uploaded() -> dict[str, Record]:
@@ -257,17 +250,16 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> None:
     table(rows, _COLUMN_HELP, pinned="record", alt=words, **clicks)
 
 
-def _record(record: Record, name: str) -> None:
+def _record(source: Source, name: str) -> None:
     """Draw a record.
 
     Raises:
         SimError: it cannot be scored.
     """
     st.subheader(plain(name))
-    if record.candidates:
-        st.caption(plain(f"{record.workload.name} on {record.hardware.name}"))
     with st.spinner("Comparing with the measurement …"):
-        agreement = judge(record)
+        record, agreement = judge(source)
+    st.caption(plain(f"{record.workload.name} on {record.hardware.name}"))
     verdict(agreement)
     st.markdown(plain(unseen_sentence(record)))
     st.caption(MODE_WORDS[agreement.mode])
@@ -275,7 +267,7 @@ def _record(record: Record, name: str) -> None:
     table(records(CANDIDATES, agreement.rows), signed=("error, %", "probe, %"), alt=told)
     chart(figures.draw_steps(agreement), "steps", "Measured and predicted step of each candidate")
     st.caption("Fastest at the top. In the order only pairs count whose measured intervals are apart.")
-    folded("Where the error comes from", "folded_error", partial(_attribution, agreement))
+    folded("Where the error comes from", "folded_error", partial(_attribution, record, agreement))
     rows = {row.name: row for row in agreement.rows}
     keep_among("candidate", rows)
     words = "One measured assignment of gradients to buckets."
@@ -292,7 +284,11 @@ def _take_home(record: Record, agreement: Agreement, row: CandidateAgreement, na
 
     file, opened = file_safe(name), "The chosen candidate, measured under predicted; for ui.perfetto.dev"
     files: Files = {
-        "Agreement JSON": (partial(agreement_json, agreement, where_from), f"{file}.json", "All compared"),
+        "Agreement JSON": (
+            partial(agreement_json, record, agreement, where_from),
+            f"{file}.json",
+            "All compared",
+        ),
         "Perfetto JSON": (perfetto, f"{file}.{file_safe(row.name)}.trace.json", opened),
     }
     downloads(files, where_from)
@@ -306,10 +302,9 @@ def timeline_of(record: Record, name: str) -> Timeline:
     return sim.simulate(measured.workload, measured.hardware, asked, "analytic")
 
 
-def agreement_json(agreement: Agreement, where_from: Mapping[str, Any]) -> str:
-    """Everything that was compared, with each candidate's predicted report, as JSON; times in ns."""
-    document = {**asdict(agreement), "provenance": dict(where_from)}
-    return json.dumps(document, allow_nan=False, ensure_ascii=False, indent=1) + "\n"
+def agreement_json(record: Record, agreement: Agreement, where_from: dict[str, Any]) -> str:
+    """``agreement_document`` as a file, with where it comes from."""
+    return json_text({**agreement_document(record, agreement), "provenance": where_from})
 
 
 def verdict(agreement: Agreement) -> None:
@@ -325,14 +320,19 @@ def verdict(agreement: Agreement) -> None:
         st.markdown(plain(tell_best(agreement)))
 
 
-def _attribution(agreement: Agreement) -> None:
+@memo(128)
+def _attributed(record: Record) -> Mapping[str, Attribution]:
+    return sim.attribution(record)
+
+
+def _attribution(record: Record, agreement: Agreement) -> None:
     """Where each candidate's error comes from."""
-    rows = figures.attribution_data(agreement)
-    if not rows:
+    parts = _attributed(record)
+    if not parts:
         st.info("The error cannot be attributed: that takes plain and noop runs, and every bucket traced.")
         return
     words = "Error of the end of synchronisation of each candidate, by mechanism"
-    chart(figures.draw_attribution(rows), "attribution", words)
+    chart(figures.draw_attribution(agreement, parts), "attribution", words)
     st.caption(
         "The prediction is turned into the measurement one mechanism at a time; each bar is "
         "what its turn changed, and they add up to the error. Left: predicted too short."

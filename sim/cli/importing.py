@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+import sim
 from sim.cli import options, printing
-from sim.cli.judging import print_one, score
+from sim.cli.judging import print_one
 from sim.cli.machines import curve_columns
 from sim.cli.options import argument, directory_option, option
 from sim.cli.printing import HARDWARE, WORKLOAD, Answer, line, note, progress, say, table
@@ -84,7 +85,7 @@ def _print_imported(imported: Imported) -> None:
         table(f"{file}: all-reduce", curve_columns(hardware, {}), shown)
     if imported.record is not None:
         try:
-            print_one(score(imported.record))
+            print_one(imported.record, sim.agreement(imported.record))
         except SimError as error:
             say(f"the imported step cannot be predicted: {error}")
 

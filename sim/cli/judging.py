@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,24 +12,16 @@ import sim
 from sim.cli import options
 from sim.cli.options import argument, flag
 from sim.cli.printing import Answer, emit, line, note, say, table, wants_json
-from sim.columns import CANDIDATES, RECORDS, markdown, ms
+from sim.columns import CANDIDATES, RECORDS, by_place, markdown, ms, of_part
 from sim.nouns.measurement import Record
-from sim.telling import tell_best, tell_rule, tell_tested, tell_verdict
+from sim.telling import agreement_document, tell_best, tell_rule, tell_tested, tell_verdict
 from sim.units import format_ms, format_number, format_percent
 
 if TYPE_CHECKING:
     from sim.truth.scoring import Agreement
 
 _MISSED = 3
-_INTERVALS = ("step_low_ns", "step_high_ns", "exposed_low_ns", "exposed_high_ns")
 _PARTS = ("compute", "copy", "launch", "communication", "wait")  # of an error, by mechanism
-
-
-class Scored(NamedTuple):
-    """One record scored by the model of today, and what was cut short in it."""
-
-    agreement: "Agreement"
-    incomplete: tuple[str, ...]
 
 
 @options.answers
@@ -48,35 +40,34 @@ def agree(
 
 def judge(directories: Sequence[Path], max_error: float | None, as_markdown: bool = False) -> Answer:
     """Records, scored; exit 3 where a worst error is beyond ``max_error`` percent."""
-    scores = [score(sim.load_record(path), attributed=not as_markdown) for path in directories]
-    found = [_document(scored.agreement) for scored in scores]
+    records = [sim.load_record(path) for path in directories]
+    found = [sim.agreement(record) for record in records]
+    scores = [*zip(records, found, strict=True)]
+    documents = [agreement_document(*scored) for scored in scores if wants_json.get()]
 
     def show() -> None:
         if as_markdown:
-            emit(markdown(RECORDS, [scored.agreement for scored in scores]))
-        elif len(scores) > 1:
-            _print_several(scores)
+            emit(markdown(RECORDS, found))
+        elif len(found) > 1:
+            _print_several(found)
         else:
-            print_one(scores[0])
+            print_one(*scores[0])
+        for record in () if as_markdown else records:
+            if incomplete := [one.name for one in record.measurements if not one.complete]:
+                say(f"{record.name}: incomplete: {', '.join(incomplete)}")
 
     ahead = "" if as_markdown else line("dash", "--watch", os.path.commonpath(directories))
-    return Answer(found if len(found) > 1 else found[0], show, ahead, _gate(scores, max_error))
+    return Answer(documents[0] if len(documents) == 1 else documents, show, ahead, _gate(found, max_error))
 
 
-def score(record: Record, attributed: bool = True) -> Scored:
-    """The record against today's predictions; ``attributed``: with where the errors come from."""
-    incomplete = tuple(one.name for one in record.measurements if not one.complete)
-    return Scored(sim.agreement(record, attributed=attributed), incomplete)
-
-
-def _gate(scores: Sequence[Scored], max_error: float | None) -> int:
+def _gate(agreements: "Sequence[Agreement]", max_error: float | None) -> int:
     """The exit code: 3 where an error of a record is beyond ``max_error`` percent; each such is named.
 
     It is the worst step error, and of a trace, whose step is predicted from itself, the median error of the
     ends of buckets: where none can be told, nothing has been shown to be within.
     """
     code = 0
-    for one in (scored.agreement for scored in scores if max_error is not None):
+    for one in agreements:
         is_trace = one.passed is None
         error = one.median_bucket_end_error if is_trace else one.worst_step_error
         if max_error is None or (error is not None and error <= max_error / 100):
@@ -86,38 +77,27 @@ def _gate(scores: Sequence[Scored], max_error: float | None) -> int:
         if error is not None:
             told = f"{format_percent(error, 2)} > {format_number(max_error, 6)} %"
         what = "median error of bucket ends" if is_trace else "worst step error"
-        note(f"missed: {f'{one.name}: ' if len(scores) > 1 else ''}{what} {told}")
+        note(f"missed: {f'{one.name}: ' if len(agreements) > 1 else ''}{what} {told}")
     return code
 
 
-def _document(agreement: "Agreement") -> dict[str, Any]:
-    """What ``agree --json`` prints for one record; intervals of too few steps are none."""
-    rows = [asdict(row) | ({} if row.has_interval else dict.fromkeys(_INTERVALS)) for row in agreement.rows]
-    return {**asdict(agreement), "rows": rows}
-
-
-def _print_several(scores: Sequence[Scored]) -> None:
-    agreements = [scored.agreement for scored in scores]
-    table(f"{len(scores)} records: measured against predicted", RECORDS[:6], agreements)
+def _print_several(agreements: "Sequence[Agreement]") -> None:
+    table(f"{len(agreements)} records: measured against predicted", RECORDS[:6], agreements)
     table("", (RECORDS[0], *RECORDS[6:]), agreements)
     say("errors are medians but for the worst, of the step; ends: of buckets; ~: within noise")
     for rule in dict.fromkeys(one.rule for one in agreements):
         say(f"rule of {', '.join(one.name for one in agreements if one.rule == rule)}: {rule}")
-    for scored in scores:
-        if scored.incomplete:
-            say(f"{scored.agreement.name}: incomplete: {', '.join(scored.incomplete)}")
 
 
-def print_one(scored: Scored) -> None:
+def print_one(record: Record, agreement: "Agreement") -> None:
     """One record, all its candidates."""
-    agreement = scored.agreement
     rows = sorted(agreement.rows, key=lambda row: row.measured_step_ns)
     table(f"{agreement.name}: measured against predicted", CANDIDATES[:6], rows)
     table("exposed communication, and ends of buckets", (CANDIDATES[0], *CANDIDATES[6:-1]), rows)
-    parts = [row for row in rows if row.attribution is not None]
-    if parts:
-        columns = [CANDIDATES[0], ms("error", "attribution.total_ns", "+.2f")]
-        columns += [ms(part, f"attribution.{part}_ns", "+.2f") for part in _PARTS]
+    found = sim.attribution(record)
+    if parts := [(row.name, found[row.name]) for row in rows if row.name in found]:
+        told = [ms("error", "total_ns", "+.2f"), *(ms(part, f"{part}_ns", "+.2f") for part in _PARTS)]
+        columns = (*by_place("candidate"), *of_part(itemgetter(1), told))
         table("error of sync_end by mechanism (negative: predicted too short)", columns, parts)
     steps = {row.name: (row.measured_step_ns, row.predicted_step_ns) for row in agreement.rows}
     if agreement.passed is not None and {"DDP default", "recommended"} <= steps.keys():
@@ -132,5 +112,3 @@ def print_one(scored: Scored) -> None:
     if agreement.passed is not None:
         say(f"{tell_tested(agreement)} {tell_best(agreement)}")
     say(tell_rule(agreement))
-    if scored.incomplete:
-        say(f"incomplete: {', '.join(scored.incomplete)}")

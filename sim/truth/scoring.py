@@ -56,8 +56,7 @@ class CandidateAgreement:
     ``_low_ns`` and ``_high_ns`` are 95 % confidence intervals of medians. ``measured_exposed_ns`` is against
     the plain backward of the same run; its interval holds the scatter of both, paired by round. ``buckets``
     are medians of the traced iterations, as ``predicted.buckets``; ``probe_effect`` is the traced step over
-    the untraced step, minus 1. ``attribution`` is None where the record lacks what it takes: plain and noop
-    runs, every bucket traced.
+    the untraced step, minus 1.
     """
 
     name: str
@@ -78,7 +77,6 @@ class CandidateAgreement:
     buckets: tuple[MeasuredBucket, ...]
     median_bucket_end_error: float | None
     probe_effect: float | None
-    attribution: Attribution | None
     predicted: Report
 
     @property
@@ -141,23 +139,26 @@ class Agreement:
     passed: bool | None
 
 
-def agreement(record: Record, attributed: bool = True) -> Agreement:
-    """A measured record against what the model of today predicts for it, ``as_measured``.
-
-    ``attributed`` False leaves out where the error of each candidate comes from: most of the work.
-    """
+def agreement(record: Record) -> Agreement:
+    """A measured record against what the model of today predicts for it, ``as_measured``."""
     limits, record = limits_of(record), as_measured(record)
     predictions = {
         one.name: summarize(simulate(record.workload, record.hardware, one.asked, "analytic"))
         for one in record.candidates
         if one.asked is not None
     }
-    return agree(record, predictions, limits, attributed)
+    return agree(record, predictions, limits)
 
 
-def agree(
-    record: Record, predictions: Mapping[str, Report], limits: Limits = RULE, attributed: bool = False
-) -> Agreement:
+def attribution(record: Record) -> dict[str, Attribution]:
+    """By candidate, which mechanisms its error comes from, as ``attribute`` tells them of the model of today;
+    without those of which the record does not tell it."""
+    record = as_measured(record)
+    each = ((one.name, attribute(record, one)) for one in record.candidates if one.iterations)
+    return {name: parts for name, parts in each if parts is not None}
+
+
+def agree(record: Record, predictions: Mapping[str, Report], limits: Limits = RULE) -> Agreement:
     """A record against the predictions of its candidates, by name.
 
     The rule: median step error and worst step error within ``limits``, and every pair of candidates whose
@@ -172,10 +173,7 @@ def agree(
         raise InputError(f"record {record.name!r}: no candidate has a complete iteration to compare")
     plain = next((one.iterations for one in record.measurements if one.role == "plain"), ())
     plain_ns = [iteration.sync_end_ns for iteration in plain]
-    rows = [
-        compare(one, predictions[one.name], plain_ns, attribute(record, one) if attributed else None)
-        for one in measured
-    ]
+    rows = [compare(one, predictions[one.name], plain_ns) for one in measured]
     fastest = sorted(rows, key=lambda row: row.measured_step_ns)
     apart = [(one, two) for one, two in combinations(fastest, 2) if one.step_high_ns < two.step_low_ns]
     right = sum(one.predicted_step_ns < two.predicted_step_ns for one, two in apart)
@@ -228,10 +226,7 @@ def _middle_ns(times: Iterable[int | None]) -> int | None:
 
 
 def compare(
-    measurement: Measurement,
-    predicted: Report,
-    plain_sync_ends_ns: Sequence[int] = (),
-    attribution: Attribution | None = None,
+    measurement: Measurement, predicted: Report, plain_sync_ends_ns: Sequence[int] = ()
 ) -> CandidateAgreement:
     """One candidate's measurement against its prediction.
 
@@ -279,7 +274,6 @@ def compare(
         buckets=buckets,
         median_bucket_end_error=_middle(share for _, share in _off(buckets, predicted)),
         probe_effect=probe,
-        attribution=attribution,
         predicted=predicted,
     )
 

@@ -12,7 +12,6 @@ import sim
 from app.figures.cluster import curve_rows, draw_curve, scaling_figure
 from app.figures.compare import DEFAULT, breakdown, draw_parts, draw_sweep
 from app.figures.records import (
-    attribution_data,
     draw_attribution,
     draw_overlay,
     draw_steps,
@@ -212,14 +211,14 @@ def test_differences_begin_where_the_last_ended() -> None:
     assert [round(change * MS) for change in bars.x] == [-70, 20, -50]
 
 
-def test_the_bars_of_an_attribution_add_up_to_the_error(agreement: Agreement) -> None:
-    rows = attribution_data(agreement)
-    assert [name for name, _ in rows] == list(draw_steps(agreement).data[1].y), "the fastest first"
-    *bars, error = draw_attribution(rows).data
+def test_the_bars_of_an_attribution_add_up_to_the_error(agreement: Agreement, traces: Path) -> None:
+    parts = sim.attribution(sim.load_record(traces / "measured" / "made-up"))
+    *bars, error = draw_attribution(agreement, parts).data
+    assert list(error.y) == list(draw_steps(agreement).data[1].y), "the fastest first"
     assert len(bars) == 5
-    for place, (_, parts) in enumerate(rows):
-        assert error.x[place] == parts.total_ns / MS
-        assert sum(bar.x[place] for bar in bars) == pytest.approx(parts.total_ns / MS)
+    for place, name in enumerate(error.y):
+        assert error.x[place] == parts[name].total_ns / MS
+        assert sum(bar.x[place] for bar in bars) == pytest.approx(parts[name].total_ns / MS)
 
 
 def test_the_overlay_compares_like_with_like(agreement: Agreement) -> None:

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 import sim
 from app.playing import Choice, Inputs
-from app.sources import Library, Preset, open_record
+from app.sources import Library, Preset
 from app.views import validate
 from app.views.compare import (
     Candidate,
@@ -142,7 +142,7 @@ A = Candidate(letter="A", choice=Choice(pick="default"))
 def test_a_switch_or_a_machine_that_was_not_measured_is_not_shown_as_measured(
     inputs: Inputs, traces: Path
 ) -> None:
-    agreement = validate.judge(open_record(traces / "measured" / "made-up"))
+    _, agreement = validate.judge(traces / "measured" / "made-up")
     view = Choice(pick="default", options=(("gradient_as_bucket_view", True),))
     computed = Preset("dgx_a100")
     others = (Candidate(letter="B", choice=view), Candidate(letter="C", choice=A.choice, machine=computed))

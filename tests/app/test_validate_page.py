@@ -119,17 +119,17 @@ def test_a_trace_is_left_out_of_the_claim(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_changed_record_is_scored_again(tmp_path: Path) -> None:
     made = make_traces(tmp_path / "traces") / "measured" / "made-up"
-    validate.score(made)
-    assert validate.score.known(made) is not None
+    validate.judge(made)
+    assert validate.judge.known(made) is not None
     save_measurement(made, 9, replace(load_record(made).candidates[0], name="again"))
-    assert validate.score.known(made) is None
+    assert validate.judge.known(made) is None
 
 
 def test_what_is_taken_home_is_what_was_compared(traces: Path) -> None:
     opened = open_record(traces / "measured" / "made-up")
-    agreement = validate.judge(opened)
+    _, agreement = validate.judge(opened)
     where_from = {"tool": "bucketsim", "workload_sha256": "aa", "hardware_sha256": "bb"}
-    document = json.loads(agreement_json(agreement, where_from))
+    document = json.loads(agreement_json(opened, agreement, where_from))
     assert document["provenance"] == where_from
     assert [row["step_error"] for row in document["rows"]] == [row.step_error for row in agreement.rows]
     for row in agreement.rows:

@@ -134,7 +134,7 @@ def test_a_slow_rank_or_port_is_no_small_matter(path: Path) -> None:
     """Of the job alone in an even box each step would be a tenth too short; ranks that wait for a slow one
     have their gradients when ``--slowest`` says."""
     record = sim.load_record(path)
-    for row in sim.agreement(replace(record, slow=(), box=None), attributed=False).rows:
+    for row in sim.agreement(replace(record, slow=(), box=None)).rows:
         assert row.step_error < -0.10, row.name
     slow, slowest = {rank for rank, _ in record.slow}, as_measured(record).workload
     for measured in record.candidates if slow else ():

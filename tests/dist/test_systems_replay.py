@@ -38,7 +38,7 @@ def replayed(
     start_record(folder, workload, hardware)
     replay(order(workload, candidates, rounds=2), Place(ranks=hardware.world_size), folder)
     record = load_record(folder)
-    predicted = {row.name: row.predicted for row in sim.agreement(record, attributed=False).rows}
+    predicted = {row.name: row.predicted for row in sim.agreement(record).rows}
     assert list(predicted) == [candidate.name for candidate in candidates]
     for candidate, measured in zip(candidates, record.candidates, strict=True):
         assert candidate.assignment is not None

@@ -288,7 +288,7 @@ def test_without_what_it_takes_nothing_is_attributed() -> None:
     whole = Record(name="r", workload=workload, hardware=hardware, measurements=measurements)
     for missing in ("plain", "noop"):
         left = tuple(one for one in measurements if one.role != missing)
-        assert sim.agreement(replace(whole, measurements=left)).rows[0].attribution is None
+        assert sim.attribution(replace(whole, measurements=left)) == {}
     candidate = whole.candidates[0]
     (seen,) = candidate.traced
     fewer = replace(seen, buckets=seen.buckets[:1])
@@ -299,7 +299,6 @@ def test_without_what_it_takes_nothing_is_attributed() -> None:
     assert attribute(whole, replace(candidate, traced=(fewer, seen))) == attribute(whole, candidate)
     bare = replace(hardware, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None)
     for machine, has_copies in ((hardware, True), (bare, False)):
-        found = sim.agreement(replace(whole, hardware=machine)).rows[0].attribution
-        assert found is not None
+        (found,) = sim.attribution(replace(whole, hardware=machine)).values()
         assert (abs(found.total_ns) <= ROUNDING) == has_copies
         assert found.copy_ns == pytest.approx(found.total_ns, abs=ROUNDING)

@@ -63,8 +63,8 @@ def row_of(directory: Path) -> Row:
     """What one record says."""
     record = sim.load_record(directory)
     anchored = replace(sim.as_measured(record), own_step=None)
-    held = sim.agreement(anchored, attributed=False)
-    alone = sim.agreement(replace(record, own_step=None), attributed=False)
+    held = sim.agreement(anchored)
+    alone = sim.agreement(replace(record, own_step=None))
     steps = {one.name: [step.step_ns for step in one.iterations] for one in record.candidates}
     medians = {name: median(times) for name, times in steps.items()}
     best = min(medians, key=medians.__getitem__)
