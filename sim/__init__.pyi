@@ -20,12 +20,10 @@ from sim.formats.documents import to_text as to_text
 from sim.formats.record_files import find_records as find_records
 from sim.formats.record_files import load_record as load_record
 from sim.importer.readers import read_uploads as read_uploads
-from sim.live.calibration import calibrate_live as calibrate_live
-from sim.live.calibration import live_gain as live_gain
-from sim.live.calibration import live_window as live_window
 from sim.live.follower import Follower as follow
 from sim.live.follower import find_recordings as find_recordings
 from sim.live.held import judge as judge_live
+from sim.live.window import live_window as live_window
 from sim.metrics.bottleneck import critical_path as critical_path
 from sim.metrics.step import summarize as summarize
 from sim.recorder.live_recording import record as record
@@ -42,6 +40,7 @@ from sim.truth.fit import anchor as anchor
 from sim.truth.fit import own_step as own_step
 from sim.truth.ladder import difference as difference
 from sim.truth.perfetto import perfetto_json as perfetto_json
+from sim.truth.recorded_job import job_in_recording as job_in_recording
 from sim.truth.scoring import agreement as agreement
 from sim.truth.scoring import as_measured as as_measured
 from sim.truth.scoring import attribution as attribution

@@ -20,9 +20,9 @@ from app.sources import LIVE, Library
 from app.widgets import Card, ask, chart, downloads, draw_cards, told
 from app.words import capital, counted, plain
 from sim.errors import NotModelledError, SimError
-from sim.live.calibration import CALIBRATION_STEPS, Calibration
 from sim.live.follower import Followed
 from sim.live.held import LiveReport, Unseen
+from sim.live.window import CALIBRATION_STEPS
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain, Recommendation
 from sim.nouns.recording import RecordedLayout, RecordingHeader
@@ -156,47 +156,44 @@ def _live(wanted: Wanted) -> None:
 
 def _judged(wanted: Wanted, followed: Followed) -> None:
     needed = min(CALIBRATION_STEPS, followed.whole_steps)
-    window, layouts = sim.live_window(followed, needed), followed.ranks[0].layouts
+    window, header = sim.live_window(followed, needed), followed.ranks[0].header
     if window is None:
         st.info(calibrating_sentence(followed, needed))
-        _job(followed.ranks[0].header, None)
+        _tell_job(header, None)
         return
     steps = [
         (one.header.rank, [(step.step, step.started_at_ns) for step in one.steps]) for one in window.ranks
     ]
-    same = followed.run, steps, [(one.step, one.bucket_indices) for one in layouts]
     try:
-        make = sim.calibrate_live
-        calibration = _calibrate(same, wanted.hardware, lambda: make(window, layouts, wanted.hardware))
+        made_from = followed.run, steps
+        job = _job(made_from, wanted.hardware, lambda: sim.job_in_recording(window, wanted.hardware))
     except SimError:
-        _job(followed.ranks[0].header, None)
+        _tell_job(header, None)
         raise
-    report = sim.judge_live(followed, calibration)
-    first, warmup = calibration.first_step, followed.warmup_steps
+    report = sim.judge_live(followed, window, job)
+    first, warmup = report.calibrated[0], followed.warmup_steps
     if first > warmup + 1:
         words = f"Steps {warmup + 1:,} to {first - 1:,} took longer than those after them: warm-up"
         st.caption(f"{words}, not predicted from.")
-    _cards(report, calibration)
-    _sentences(report, calibration)
+    _cards(report)
+    _sentences(report)
     words = "Measured steps over their prediction, and the error of the prediction below"
     chart(steps_figure(report), "live_steps_figure", words)
     st.caption(
         "Points: measured steps. Line: their rolling median of 50. Dashed: predicted. "
         "Shaded: the steps that the prediction was made from; it has seen none of the others."
     )
-    _gain(wanted, calibration, layouts, report)
-    _job(followed.ranks[0].header, calibration)
+    _gain(wanted, job, followed.ranks[0].layouts, report)
+    _tell_job(header, job)
 
 
 @memo(16)
-def _calibrate(
-    window: Sequence[object], machine: Hardware | None, make: Callable[[], Calibration]
-) -> Calibration:
+def _job(window: Sequence[object], machine: Hardware | None, make: Callable[[], RecordedJob]) -> RecordedJob:
     return make()
 
 
-def _cards(report: LiveReport, calibration: Calibration) -> None:
-    now = calibration.layouts[-1].step_ns if calibration.layouts else None
+def _cards(report: LiveReport) -> None:
+    now = report.layouts[-1].step_ns if report.layouts else None
     recent = format_ms(report.recent_ns) if report.recent_ns else "–"
 
     def off(steps: Unseen | None) -> str:  # how much longer than predicted, in the median
@@ -213,40 +210,38 @@ def _cards(report: LiveReport, calibration: Calibration) -> None:
     draw_cards(cards)
 
 
-def _sentences(report: LiveReport, calibration: Calibration) -> None:
+def _sentences(report: LiveReport) -> None:
     st.markdown(plain(unseen_sentence(report)))
-    for layout in calibration.layouts[-1:]:
+    for layout in report.layouts[-1:]:
         if layout.step_ns is None:
             st.warning(plain(f"No prediction for the buckets in use: {layout.why_not}"))
-    if not calibration.layouts:
+    if not report.layouts:
         st.warning("The job has not said yet which buckets it has, so that nothing can be predicted.")
-    for note in calibration.notes:
+    for note in report.notes:
         st.caption(plain(note))
     if report.left_out:
         st.caption(f"{report.left_out:,} steps have another number of micro-batches and are left out.")
 
 
-def _gain(
-    wanted: Wanted, calibration: Calibration, layouts: tuple[RecordedLayout, ...], report: LiveReport
-) -> None:
+def _gain(wanted: Wanted, job: RecordedJob, layouts: tuple[RecordedLayout, ...], report: LiveReport) -> None:
     st.subheader("What would other buckets gain?")
     if not layouts:
         st.markdown("The job has not said yet which buckets it has.")
         return
     with told():
-        gain = _gain_of(calibration, lambda: sim.live_gain(calibration, layouts[-1]))
+        gain = _gain_of(job, layouts[-1].bucket_indices)
         if isinstance(gain, str):
             st.info(plain(gain))
         else:
-            _show_gain(gain, len(layouts[-1].bucket_indices), report, calibration.job, wanted)
+            _show_gain(gain, len(layouts[-1].bucket_indices), report, job, wanted)
 
 
 @memo(16)
-def _gain_of(calibration: Calibration, search: Callable[[], Recommendation]) -> Recommendation | str:
+def _gain_of(job: RecordedJob, buckets: tuple[tuple[int, ...], ...]) -> Recommendation | str:
     """What other buckets would save, or why that cannot be said."""
     try:
         with st.spinner("Searching for better buckets …"):
-            return search()
+            return job.tune(buckets)
     except NotModelledError as error:  # remembered as well: each refresh would search again
         return str(error)
 
@@ -282,7 +277,7 @@ def _show_gain(
         downloads({"Assignment JSON": (sim.to_text(found.assignment), "assignment.json", words)})
 
 
-def _job(header: RecordingHeader, calibration: Calibration | None) -> None:
+def _tell_job(header: RecordingHeader, job: RecordedJob | None) -> None:
     """What is known of the job."""
     ddp = [f"{name}={value}" for name, value in header.ddp.items() if value is not None]
     told = [
@@ -291,7 +286,7 @@ def _job(header: RecordingHeader, calibration: Calibration | None) -> None:
         f"communication hook: {header.comm_hook or 'none'}",
         ", ".join([one for one in ddp if not one.startswith("rebuilt_buckets=")][:20]),
     ]
-    told += [] if calibration is None else [f"predicted on {calibration.job.hardware.name}"]
+    told += [] if job is None else [f"predicted on {job.hardware.name}"]
     st.caption(plain("The job: " + "; ".join(filter(None, told)) + "."))
 
 

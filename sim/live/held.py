@@ -1,19 +1,32 @@
 """A running job held to its prediction: each step, and the errors of unseen ones."""
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
 
 from sim.clock.arrays import Ints
-from sim.live.calibration import Calibration
+from sim.costs.doubts import doubts_about_step
+from sim.errors import SimError
 from sim.live.follower import COLUMNS, Followed, FollowedRank, Rows
+from sim.nouns.recording import RecordedLayout, Recording
+from sim.truth.recorded_job import RecordedJob
+from sim.units import format_ranks
 
 RECENT_STEPS = 50  # of the rolling median, and of what is called recent
 _LATEST_STEPS = 200  # which tell how far apart steps begin
 
 _SERIES = np.dtype([(name, np.int64) for name in (*COLUMNS, "predicted")])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutPrediction:
+    """What is predicted from ``step`` on, when the job has these buckets; None where ``why_not`` says why."""
+
+    step: int
+    step_ns: int | None
+    why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,47 +51,84 @@ class LiveReport:
 
     ``series`` are the steps that every rank has finished, in ``COLUMNS``, each told by the rank that is
     slowest in it: the one whose own work until the end of its backward takes longest. ``predicted`` is the
-    predicted step, -1 where there is none. ``window`` holds the errors of the window's own steps: what the
-    model is off by on what it was made from. ``recent_ns`` is the median of the latest steps, ``left_out``
-    counts steps of other micro-batches. ``period_ns`` is the median time from the start of one step to that
-    of the next, by the wall clock: data loading and all else between steps are in it.
+    predicted step, -1 where there is none; ``layouts`` what is predicted for each of the job's. ``window``
+    holds the errors of the window's own steps: what the model is off by on what it was made from.
+    ``recent_ns`` is the median of the latest steps, ``left_out`` counts steps of other micro-batches.
+    ``period_ns`` is the median time from the start of one step to that of the next, by the wall clock: data
+    loading and all else between steps are in it. ``notes`` say what was assumed.
     """
 
     series: Rows
     calibrated: tuple[int, int]
+    layouts: tuple[LayoutPrediction, ...]
     unseen: Unseen | None
     recent_ns: int | None
     window: Unseen | None = None
     left_out: int = 0
     period_ns: int | None = None
+    notes: tuple[str, ...] = ()
 
 
-def judge(followed: Followed, calibration: Calibration) -> LiveReport:
-    """Every step that all ranks have finished, against what ``calibration`` predicts for its buckets.
+def judge(followed: Followed, window: Recording, job: RecordedJob) -> LiveReport:
+    """Every step that all ranks have finished, against what ``job`` predicts for its buckets, the job that
+    the steps of ``window`` tell of.
 
-    Steps with another number of micro-batches than the calibrated ones are left out and counted. Only steps
+    Steps with another number of micro-batches than those of the job are left out and counted. Only steps
     after the window are judged, and of these the ones with the buckets that the job has now.
     """
-    switches = calibration.job.workload.switches
+    switches, layouts = job.workload.switches, _predicted(job, followed.ranks[0].layouts)
+    first, last = (window.ranks[0].steps[end].step for end in (0, -1))
     count = switches.get("accumulation_steps", 1)
     series, left_out = _job_steps(followed.ranks, (count, count if switches.get("no_sync") is False else 1))
-    for layout in calibration.layouts:
+    for layout in layouts:
         series.predicted[series.step >= layout.step] = -1 if layout.step_ns is None else layout.step_ns
-    now = calibration.layouts[-1].step if calibration.layouts else 0
+    now = layouts[-1].step if layouts else 0
     is_known = series.predicted > 0
-    after = series[is_known & (series.step >= now) & (series.step > calibration.last_step)]
-    inside = series[
-        is_known & (series.step >= calibration.first_step) & (series.step <= calibration.last_step)
-    ]
+    after = series[is_known & (series.step >= now) & (series.step > last)]
+    inside = series[is_known & (series.step >= first) & (series.step <= last)]
     return LiveReport(
         series=series,
-        calibrated=(calibration.first_step, calibration.last_step),
+        calibrated=(first, last),
+        layouts=layouts,
         unseen=_unseen(after.step_ns, after.predicted),
         recent_ns=round(float(np.median(series.step_ns[-RECENT_STEPS:]))) if len(series) else None,
         window=_unseen(inside.step_ns, inside.predicted),
         left_out=left_out,
         period_ns=_period_ns(series[-_LATEST_STEPS:]),
+        notes=_notes(window, job),
     )
+
+
+def _predicted(job: RecordedJob, layouts: tuple[RecordedLayout, ...]) -> tuple[LayoutPrediction, ...]:
+    """What is predicted for each layout; those that come back are played once."""
+
+    @cache
+    def step_of(buckets: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
+        try:
+            return {"step_ns": job.predict(buckets)}
+        except SimError as error:
+            return {"step_ns": None, "why_not": str(error)}
+
+    return tuple(LayoutPrediction(step=one.step, **step_of(one.bucket_indices)) for one in layouts)
+
+
+def _notes(window: Recording, job: RecordedJob) -> tuple[str, ...]:
+    """What was assumed, a sentence each."""
+    told = []
+    if job.own is None:
+        told.append(f"Not held to the job's own step: {job.why_not}.")
+    else:
+        told += [f"Doubtful: {line}." for line in (*doubts_about_step(job.hardware), *job.own.doubtful)]
+    if job.link_is_own:
+        missing = " Ranks are missing, so this is an upper bound." if window.missing_ranks else ""
+        told.append(
+            "No machine was given: what an all-reduce takes is read off the job's own buckets, waits within "
+            "a collective included. It holds for sizes like theirs; of others it is a guess." + missing
+        )
+    if window.missing_ranks:
+        ranks = format_ranks(window.missing_ranks)
+        told.append(f"No file of {ranks}: if the slowest is among them, it is not seen.")
+    return tuple(told)
 
 
 def _job_steps(ranks: tuple[FollowedRank, ...], accumulation: tuple[int, int]) -> tuple[Rows, int]:

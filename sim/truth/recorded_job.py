@@ -47,13 +47,13 @@ class RecordedJob:
         self.check_known(assignment)
         return simulated_step_ns(*(self.recorded or (self.workload, self.hardware)), assignment)
 
-    def tune(self, buckets: Buckets, *, draws: int = 400) -> Recommendation:
+    def tune(self, buckets: Buckets) -> Recommendation:
         """``sim.tune`` of the job, had it had these buckets; raises as that, and as ``check_known`` what is
         recommended."""
         from sim.tuner import recommend  # with numba, which a step alone is spared
 
         job = replace(self.workload.job or AsRun(), bucket_indices=tuple(map(tuple, buckets)))
-        found = recommend.tune(replace(self.workload, job=job), self.hardware, draws=draws)
+        found = recommend.tune(replace(self.workload, job=job), self.hardware)
         self.check_known(found.assignment)
         return found
 

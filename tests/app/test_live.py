@@ -12,7 +12,6 @@ from streamlit.testing.v1 import AppTest
 import sim
 from app.views import live as words
 from sim.errors import InputError, NotModelledError
-from sim.live.calibration import Calibration
 from sim.live.follower import Followed
 from sim.live.held import LiveReport
 from sim.nouns.recommendation import Recommendation
@@ -144,12 +143,12 @@ class Job:
         return sim.follow(self.folder).refresh(30)
 
 
-def judged(job: Job, hardware: Any = None) -> tuple[LiveReport, Calibration]:
+def judged(job: Job, hardware: Any = None) -> tuple[LiveReport, RecordedJob]:
     followed = job.read()
     window = sim.live_window(followed)
     assert window is not None
-    calibration = sim.calibrate_live(window, followed.ranks[0].layouts, hardware)
-    return sim.judge_live(followed, calibration), calibration
+    recorded = sim.job_in_recording(window, hardware)
+    return sim.judge_live(followed, window, recorded), recorded
 
 
 def off(report: LiveReport) -> float:
@@ -158,8 +157,8 @@ def off(report: LiveReport) -> float:
     return abs(report.unseen.median_error)
 
 
-def gain_of(job: Job, calibration: Calibration) -> Recommendation:
-    return sim.live_gain(calibration, job.read().ranks[0].layouts[-1])
+def gain_of(job: Job, recorded: RecordedJob) -> Recommendation:
+    return recorded.tune(job.read().ranks[0].layouts[-1].bucket_indices)
 
 
 @pytest.fixture
@@ -171,22 +170,22 @@ def test_unseen_steps_are_predicted_by_a_given_machine_and_by_the_jobs_own(job: 
     """The made-up steps scatter by 1 % and follow the model; copies in are part of what was recorded."""
     job.train(120)
     for hardware in (make_hardware(), None):
-        report, calibration = judged(job, hardware)
+        report, recorded = judged(job, hardware)
         assert report.calibrated == (3, 22)
         assert off(report) < 0.01
         assert (report.unseen.count if report.unseen else 0) == 98
-        assert calibration.job.link_is_own == (hardware is None)
-    (point,) = calibration.job.hardware.all_reduce
+        assert recorded.link_is_own == (hardware is None)
+    (point,) = recorded.hardware.all_reduce
     assert point.duration_ns == service(4 * SIZE)
-    assert calibration.job.hardware.copy_out_bytes_per_s == pytest.approx(8e9, rel=0.01)
+    assert recorded.hardware.copy_out_bytes_per_s == pytest.approx(8e9, rel=0.01)
 
 
 def test_micro_batches_under_no_sync_are_part_of_the_step(job: Job) -> None:
     """The workload is that of the plain backward; what the copies add comes from the machine."""
     job.train(60, micro_batches=3)
-    report, calibration = judged(job, make_hardware())
-    assert calibration.job.workload.switches == {"accumulation_steps": 3}
-    assert calibration.job.workload.ready_includes == ()
+    report, recorded = judged(job, make_hardware())
+    assert recorded.workload.switches == {"accumulation_steps": 3}
+    assert recorded.workload.ready_includes == ()
     assert off(report) < 0.03
     job.train(5, micro_batches=2)
     assert judged(job, make_hardware())[0].left_out == 5
@@ -194,8 +193,8 @@ def test_micro_batches_under_no_sync_are_part_of_the_step(job: Job) -> None:
 
 def test_a_new_layout_gets_a_prediction_of_its_own(job: Job) -> None:
     job.train(80).layout(ONE).train(80)
-    report, calibration = judged(job, make_hardware())
-    first, second = (layout.step_ns for layout in calibration.layouts)
+    report, _ = judged(job, make_hardware())
+    first, second = (layout.step_ns for layout in report.layouts)
     assert (second or 0) > (first or 0) + MS
     assert set(report.series.predicted[:80]) == {first}
     assert set(report.series.predicted[80:]) == {second}
@@ -205,25 +204,25 @@ def test_a_new_layout_gets_a_prediction_of_its_own(job: Job) -> None:
 
 def test_of_other_sizes_the_jobs_own_collectives_say_nothing(job: Job) -> None:
     job.train(80).layout(ONE).train(80)
-    report, calibration = judged(job)
-    first, second = calibration.layouts
+    report, recorded = judged(job)
+    first, second = report.layouts
     assert first.step_ns is not None
     assert second.step_ns is None
     assert "these buckets have 8 MiB, and " in second.why_not
     assert "tell only what 4 MiB takes; give" in second.why_not
     assert report.unseen is None
     assert set(report.series.predicted[80:]) == {-1}
-    with pytest.raises(NotModelledError, match="gain: these buckets have"):
-        sim.live_gain(calibration, job.read().ranks[0].layouts[0])
+    with pytest.raises(NotModelledError, match=r"^these buckets have"):
+        recorded.tune(TWO)
 
 
 def test_samples_and_hours_are_by_the_clock(job: Job, page: AppTest) -> None:
     """Steps begin 60 ms apart, whatever they take, as where data loading has its time between them."""
     job.layout(ONE).train(40).train(60, pace=1.25)
     (job.folder / "hardware.json").write_text(sim.to_text(make_hardware()))
-    report, calibration = judged(job, sim.load_hardware(job.folder / "hardware.json"))
+    report, recorded = judged(job, sim.load_hardware(job.folder / "hardware.json"))
     assert report.period_ns == 60 * MS
-    found = gain_of(job, calibration)
+    found = gain_of(job, recorded)
     gain_ns = found.gain.told_ns
     page.session_state["live_samples"] = 64
     page.run()
@@ -239,16 +238,16 @@ def test_what_is_pasted_keeps_the_jobs_switches_and_takes_the_promised_step(
     ddp: dict[str, bool], tmp_path: Path
 ) -> None:
     job = Job(tmp_path / "run", ddp=ddp).layout(ONE).train(30)
-    _, calibration = judged(job, make_hardware())
-    found = gain_of(job, calibration)
+    _, recorded = judged(job, make_hardware())
+    found = gain_of(job, recorded)
     assert found.gain.told_ns > 0
-    pasted, lines = found.assignment, sim.snippet(found.assignment, calibration.job.workload)
+    pasted, lines = found.assignment, sim.snippet(found.assignment, recorded.workload)
     assert ddp.items() <= pasted.ddp_kwargs.items()
     assert all(f"{name}=True" in lines or f"'{name}': True" in lines for name in ddp)
-    played = sim.simulate(calibration.job.workload, calibration.job.hardware, pasted)
+    played = sim.simulate(recorded.workload, recorded.hardware, pasted)
     assert sim.summarize(played).step_ns == found.report.step_ns
     if pasted.by_keywords:  # what stock DDP makes of these very keywords
-        made = sim.assign(calibration.job.workload, **pasted.ddp_kwargs)
+        made = sim.assign(recorded.workload, **pasted.ddp_kwargs)
         assert [*map(set, made.bucket_indices)] == [*map(set, pasted.bucket_indices)]
 
 
@@ -258,14 +257,9 @@ def test_promised_buckets_are_reached_where_a_switch_moves_them(name: str) -> No
     traces = Path(__file__).parents[2] / "traces"
     workload = sim.load_workload(traces / "workloads" / f"{name}.json")
     hardware = sim.load_hardware(traces / "hardware" / "box-2x4gbit.json")
-    used = sim.assign(workload, find_unused_parameters=True)
-    calibration = Calibration(
-        first_step=3,
-        last_step=22,
-        job=RecordedJob(workload=workload.with_switches({"find_unused_parameters": True}), hardware=hardware),
-        layouts=(),
-    )
-    found = sim.live_gain(calibration, RecordedLayout(step=1, bucket_indices=used.bucket_indices))
+    used, switched = sim.assign(workload, find_unused_parameters=True), {"find_unused_parameters": True}
+    recorded = RecordedJob(workload=workload.with_switches(switched), hardware=hardware)
+    found = recorded.tune(used.bucket_indices)
     switches, buckets, gain = found.assignment.ddp_kwargs, found.assignment.bucket_indices, found.gain
     assert switches["find_unused_parameters"] is True
     caps = {key: value for key, value in switches.items() if key.startswith("bucket_cap")}
@@ -286,29 +280,29 @@ def test_what_cannot_be_predicted_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="world_size: 4 is not legal; the job has 2 ranks"):
         judged(plain, replace(make_hardware(), world_size=4))
     compressed = Job(tmp_path / "fp16", comm_hook="fp16_compress_hook").layout(TWO).train(30)
-    _, calibration = judged(compressed, make_hardware())
-    assert calibration.job.workload.switches == {"comm_hook": "fp16_compress"}
-    assert gain_of(compressed, calibration).baseline.step_ns > 0
+    _, recorded = judged(compressed, make_hardware())
+    assert recorded.workload.switches == {"comm_hook": "fp16_compress"}
+    assert gain_of(compressed, recorded).baseline.step_ns > 0
     viewed = Job(tmp_path / "view", ddp={"gradient_as_bucket_view": True}).layout(TWO).train(30)
-    _, calibration = judged(viewed)
-    assert calibration.job.workload.switches == {"gradient_as_bucket_view": True}
-    assert calibration.job.hardware.copy_out_bytes_per_s is None
+    _, recorded = judged(viewed)
+    assert recorded.workload.switches == {"gradient_as_bucket_view": True}
+    assert recorded.hardware.copy_out_bytes_per_s is None
 
 
 def test_the_gain_is_that_of_the_simulated_steps(job: Job) -> None:
     job.layout(ONE).train(40)
-    _, calibration = judged(job, make_hardware())
-    asked = gain_of(job, calibration)
+    report, recorded = judged(job, make_hardware())
+    asked = gain_of(job, recorded)
     gain = asked.gain
-    found = sim.tune(calibration.job.workload, calibration.job.hardware)
+    found = sim.tune(recorded.workload, recorded.hardware)
     assert 0.999 < found.report.step_ns / asked.report.step_ns <= 1
-    assert asked.baseline.step_ns == calibration.layouts[-1].step_ns
+    assert asked.baseline.step_ns == report.layouts[-1].step_ns
     assert None not in (gain.low_ns, gain.high_ns)
     assert 0 < gain.low_ns <= gain.told_ns <= gain.high_ns  # never outside its own interval
     assert gain.significant is not False
     best = Job(job.folder.parent / "best").layout(found.assignment.bucket_indices).train(40)
-    _, calibration = judged(best, make_hardware())
-    none = gain_of(best, calibration)
+    _, recorded = judged(best, make_hardware())
+    none = gain_of(best, recorded)
     assert none.gain.told_ns <= MS // 10
     said = words.gain_sentence(none, len(found.assignment.bucket_indices))
     assert "Not significant" in said or "No better buckets" in said

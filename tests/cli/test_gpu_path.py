@@ -141,11 +141,11 @@ def test_the_recording_is_followed_live(here: Path, tmp_path: Path, monkeypatch:
     followed = sim.follow(tmp_path / "watched" / "run").refresh(60)
     window = sim.live_window(followed)
     assert window is not None
-    calibration = sim.calibrate_live(window, followed.ranks[0].layouts, None)
-    told = calibration.job.hardware.provenance
+    recorded = sim.job_in_recording(window)
+    told = recorded.hardware.provenance
     assert (told["backend"], told["device_type"]) == ("nccl", "cuda")
-    assert calibration.job.hardware.world_size == RANKS
-    report = sim.judge_live(followed, calibration)
+    assert recorded.hardware.world_size == RANKS
+    report = sim.judge_live(followed, window, recorded)
     assert report.unseen is not None
     assert abs(report.unseen.median_error) < 0.03
     monkeypatch.setattr("sys.argv", ["main.py", "--watch", str(tmp_path / "watched")])

@@ -128,8 +128,7 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     assert told(in_memory.tune(PAIRS)) == expected
 
     layout = recording.ranks[0].layouts[-1]
-    calibration = sim.calibrate_live(recording, [layout], hardware)
-    live = sim.live_gain(calibration, layout)
+    live = sim.job_in_recording(recording, hardware).tune(layout.bucket_indices)
     assert told(live) == expected
 
     monkeypatch.setattr(loop, "_hardware", lambda recording, link: hardware)
@@ -161,7 +160,7 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
 
     recording = load_recording(recorded.recording)
     layout = recording.ranks[0].layouts[-1]
-    live = sim.live_gain(sim.calibrate_live(recording, [layout], hardware), layout)
+    live = sim.job_in_recording(recording, hardware).tune(layout.bucket_indices)
     assert live.gain.refuted
     assert why in gain_sentence(live, len(PAIRS))
 
