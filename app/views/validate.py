@@ -175,7 +175,7 @@ def _tests(record: Record) -> str:
     place = _text(record.candidates[0].environment.get("place")) or record.hardware.name
     slow = [(f"rank {rank}", factor) for rank, factor in record.slow]
     tests = [place, *(f"{rank} x {format_number(by, 6)}" for rank, by in slow if rank not in place)]
-    if None not in (record.box, record.calibrated_in) and record.box != record.calibrated_in:
+    if record.is_carried:
         tests.append(f"from hardware of {_text(record.hardware.provenance.get('place')) or 'another box'}")
     return "; ".join(tests)
 

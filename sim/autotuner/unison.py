@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
 
-from sim.nouns.hardware import CurvePoint
+from sim.nouns.hardware import GLOO_CHANNELS, CurvePoint
 from sim.units import NS_PER_S
 from sim.validator.ranks.probes import Bench
 
@@ -188,7 +188,6 @@ class Unison:
 BUDGET_S = 2.0
 _SMALLEST, _GROWTH, _MOST_ROUNDS, _PAIRS = 16 << 10, 4, 7, 3
 _LEAST_PAIRED, _MOST_PAIRED = 1 << 20, 16 << 20  # timed two at once; an idle wire passes small ones too fast
-_GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (A3.8)
 
 Link = Mapping[str, Any]  # fields of a Hardware
 
@@ -272,7 +271,7 @@ def measure_link(probe: LinkProbe) -> Link:
             CurvePoint(num_bytes=size, duration_ns=round(median(times)))
             for size, times in sorted(rounds.items())
         ),
-        "comm_channels": _GLOO_CHANNELS if has_channels else 1,
+        "comm_channels": GLOO_CHANNELS if has_channels else 1,
         "channel_slowdown": max(1.0, median(pairs)) if has_channels else 1.0,
         "shared_connection": has_channels,
         "spread": {"processor_share": probe.processor_share},

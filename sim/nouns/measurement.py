@@ -131,3 +131,8 @@ class Record:
     def candidates(self) -> tuple[Measurement, ...]:
         """The measurements of assignments, without the plain and noop runs."""
         return tuple(m for m in self.measurements if m.role == "candidate")
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether it was measured in another box than its hardware, and both say theirs."""
+        return None not in (self.box, self.calibrated_in) and self.box != self.calibrated_in

@@ -8,7 +8,6 @@ from a predicted step to the measured one.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from sim.nouns.hardware import CURVES, SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement, Record
 from sim.nouns.timeline import Timeline
 from sim.systems.simulate import simulate
-from sim.units import NS_PER_S
+from sim.units import NS_PER_S, median_ns
 
 # What each mechanism sets on a machine on which only computing takes time, in order.
 _RUNGS: dict[str, tuple[str, ...]] = {
@@ -184,8 +183,7 @@ def _traced(measurement: Measurement, count: int) -> tuple[list[int], int] | Non
 
 
 def _middle(iterations: Sequence[MeasuredIteration], name: str) -> int:
-    values: list[int] = [getattr(iteration, name) for iteration in iterations]
-    return round(median(values))
+    return median_ns([getattr(iteration, name) for iteration in iterations])
 
 
 def _rate(num_bytes: int, duration_ns: int) -> float | None:

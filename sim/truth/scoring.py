@@ -237,7 +237,7 @@ def compare(
     steps, backward_ends, sync_ends = (
         [getattr(one, name) for one in seen] for name in ("step_ns", "backward_end_ns", "sync_end_ns")
     )
-    step, backward_end, sync_end = (round(median(times)) for times in (steps, backward_ends, sync_ends))
+    step, backward_end, sync_end = map(median_ns, (steps, backward_ends, sync_ends))
     if step == 0:
         raise InputError(f"candidate {measurement.name!r}: a median step of 0 ns cannot be compared")
     low, high = median_interval(steps)
@@ -308,7 +308,7 @@ def as_measured(record: Record) -> Record:
     ``InputError`` where nothing can be held to the job's own step.
     """
     workload, hardware = record.workload, record.hardware
-    if _is_carried(record):
+    if record.is_carried:
         boxes = [box for box in (record.calibrated_in, record.box) if box is not None]
         placed = (
             replace(boxed_cluster(one.rates_bits, one.uplink_bits), placement=one.ranks) for one in boxes
@@ -329,9 +329,4 @@ def limits_of(record: Record) -> Limits:
     that compute for real, else ``RULE``."""
     if any(measured.mode == "model" for measured in record.measurements):
         return TRAINED
-    return CONTENDED if record.slow or _is_carried(record) else RULE
-
-
-def _is_carried(record: Record) -> bool:
-    """Whether it was measured in another box than its hardware."""
-    return None not in (record.box, record.calibrated_in) and record.box != record.calibrated_in
+    return CONTENDED if record.slow or record.is_carried else RULE
