@@ -133,7 +133,7 @@ def _live(wanted: Wanted) -> None:
         st.rerun()  # another recording has come: the page is to offer it
     followed: Followed = _follower(str(wanted.directory.absolute())).refresh(_READ_S)
     state, *others = state_sentences(followed, time.time())
-    st.markdown(f"**{plain(state)}**" if followed.step_count else state)
+    st.markdown(state if state == _NO_STEPS else f"**{plain(state)}**")
     for sentence in others:
         st.caption(plain(sentence))
     if followed.faults:
@@ -306,7 +306,7 @@ def _quiet_after_s(followed: Followed) -> float:
 
 def state_sentences(followed: Followed, now_s: float) -> list[str]:
     """What the job is doing, as far as its files say; the first sentence is the state."""
-    if not followed.step_count:
+    if not any(len(rank.steps) for rank in followed.ranks):
         return [_NO_STEPS]
     limit = _quiet_after_s(followed)
     ages = {rank.header.rank: now_s - rank.written_at_s for rank in followed.ranks}
@@ -339,7 +339,9 @@ def state_sentences(followed: Followed, now_s: float) -> list[str]:
         told.append(
             f"{counted(followed.fault_count, 'fault')} {were} found in the files; damaged lines are left out."
         )
-    return told + [f"No longer kept: {dropped}." for dropped in followed.dropped]
+    if followed.forgotten:
+        told.append(f"No longer kept: the first {followed.forgotten:,} steps.")
+    return told
 
 
 def _ranks(ranks: Sequence[int]) -> str:

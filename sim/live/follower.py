@@ -70,8 +70,8 @@ class Followed:
 
     ``first`` holds the first steps of each rank whole (None before the first rank's header), so many that a
     window can have ``whole_steps`` after ``warmup_steps``. ``faults`` are lines or files that could not be
-    used, the first few of ``fault_count``; ``dropped`` says what was read and is not kept. ``unread_bytes``
-    are still to be read, over all ranks.
+    used, the first few of ``fault_count``; ``forgotten`` counts the first steps of a rank that are no longer
+    kept, the most of any. ``unread_bytes`` are still to be read, over all ranks.
     """
 
     run: str
@@ -82,12 +82,7 @@ class Followed:
     unread_bytes: int = 0
     faults: tuple[str, ...] = ()
     fault_count: int = 0
-    dropped: tuple[str, ...] = ()
-
-    @property
-    def step_count(self) -> int:
-        """Steps of the rank that is furthest."""
-        return max((len(rank.steps) for rank in self.ranks), default=0)
+    forgotten: int = 0
 
 
 def find_recordings(directory: str | os.PathLike[str], most: int = 200) -> tuple[Path, ...]:
@@ -182,7 +177,6 @@ class Follower:
         kept, name = tuple(file.recorded() for file in known), self.directory.name or str(self.directory)
         first = Recording(name=name, ranks=kept) if kept else None
         warmup = warmup_steps(first.ranks[0].header.clock) if first else 0
-        forgotten = max((file.forgotten for file in known), default=0)
         return Followed(
             run=self._run,
             ranks=tuple(file.followed() for file in known),
@@ -192,9 +186,7 @@ class Follower:
             unread_bytes=sum(file.size - file.offset for file in self._files.values()),
             faults=tuple(faults[:MOST_FAULTS]),
             fault_count=counts,
-            dropped=(f"the first {forgotten} steps, as only the last {MOST_ROWS_A_RANK} at most are kept",)
-            if forgotten
-            else (),
+            forgotten=max((file.forgotten for file in known), default=0),
         )
 
 
@@ -223,7 +215,6 @@ class _RankFile:
     _mark: bytes = b""  # the last bytes that were read, which are still there unless another file is
     _line: int = 0
     _step: int = 0
-    _is_usable: bool = True  # False: the header cannot be read, and so nothing that follows
 
     def look(self) -> None:
         """How much there is to read."""
@@ -254,7 +245,7 @@ class _RankFile:
         *lines, self.pending = (self.pending + new).split(b"\n")
         for line in lines:
             self._line += 1
-            if self._is_usable:
+            if self.header is not None or self._line == 1:  # else nothing that follows can be read
                 self._take(line, keep, rows)
         return bool(new) or self.trouble != was
 
@@ -271,7 +262,6 @@ class _RankFile:
             else:
                 self.layouts.append(found)
         except InputError as error:
-            self._is_usable = self.header is not None
             self.fault_count += 1
             if len(self.faults) < MOST_FAULTS:
                 self.faults.append(str(error))
