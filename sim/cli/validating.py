@@ -25,7 +25,6 @@ from sim.formats.record_files import box_in, recorded_step, start_record
 from sim.nouns.assignment import Assignment
 from sim.nouns.devices import device_of_job
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Record
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.units import in_ms
@@ -75,6 +74,7 @@ def validate(
     max_error: options.MaxError = None,
 ) -> Answer:
     """Replay assignments on real ranks and compare them with the prediction."""
+    from sim.truth.scoring import carried
     from sim.validator.jobs import ReplayJob
     from sim.validator.replay import prepare as prepare_replay
     from sim.validator.replay import replay
@@ -99,7 +99,8 @@ def validate(
     expected, there, is_held = _held(workload_file, workload, hardware, apart, carrier)
     measured = recorded_step(workload_file) if is_held else None
     if not is_held:
-        hardware, there = there, _hardware_there(there, workload, place)
+        calibrated_in = box_in(there.provenance, f"{there.name}: provenance")
+        hardware, there = there, carried(there, calibrated_in, box_in(place.document(), "place"))
     user_model = None if model is None else _model(model, arg, dtype)
     candidates = _candidates(user_model, assignments, expected, there, carrier, caps)
     for candidate in candidates:
@@ -183,19 +184,6 @@ def _assignments(files: list[Path], workload: Workload | None, ranks: int) -> di
             note(f"{path.stem}: made for {made_for} ranks, and run on {ranks}: its gain there is not shown")
         found[path.stem] = one if workload is None else as_the_job(workload, one)
     return found
-
-
-def _hardware_there(hardware: Hardware, workload: Workload, place: "Place") -> Hardware:
-    """``hardware`` as predicted for ``place``: what cannot be predicted is told before it is measured."""
-    record = Record(
-        name=place.describe(),
-        workload=workload,
-        hardware=hardware,
-        measurements=(),
-        box=box_in(place.document(), "place"),
-        calibrated_in=box_in(hardware.provenance, f"{hardware.name}: provenance"),
-    )
-    return sim.as_measured(record).hardware
 
 
 def _candidates(
