@@ -9,9 +9,6 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal
 
-import numpy as np
-
-from sim.clock.arrays import Ints
 from sim.clusters.computed import hardware_of
 from sim.clusters.extrapolation import extrapolate_hardware
 from sim.clusters.fabric import fabric_of
@@ -27,10 +24,8 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.checks import no_duplicates
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import Hardware
-from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
-from sim.systems.ddp_assignment import as_the_job
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.tuner.caps import CapCurve, cap_curve
@@ -43,6 +38,7 @@ from sim.units import MIB, cap_bytes, format_ms, format_number, format_percent, 
 MAX_ROWS = 10_000
 
 End = Literal["min_ns", "max_ns"]
+ENDS: dict[str, End] = {"low": "min_ns", "high": "max_ns"}  # of a range, as rows and as spreads name them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,59 +229,21 @@ def _axis(name: str, values: Sequence[Any]) -> list[Any]:
 # ---- One machine.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tuned:
-    """The caps on one machine, and the step of each in ns; of equal steps the best is that of fewest buckets.
-
-    ``best_mb`` is a round cap of the best interval, or the given one, in MiB. ``default`` is the timeline of
-    DDP's own caps, ``rest_ns`` the step without ``sync_end``.
-    """
-
-    problem: Problem
-    curve: CapCurve
-    steps_ns: Ints
-    best_mb: float
-    default: Timeline
-    rest_ns: int
-
-    @property
-    def best_ns(self) -> int:
-        """The best cap's step."""
-        return int(self.steps_ns[self.curve.best])
-
-    @property
-    def default_regret_ns(self) -> int:
-        """What DDP's default loses against the best cap; below 0 where its first bucket helps."""
-        return self.default.step_ns - self.best_ns
-
-    def regret_ns(self, cap_mb: float) -> int:
-        """What a cap loses against the best one."""
-        at = int(np.searchsorted(self.curve.low_bytes, cap_bytes(cap_mb), side="right")) - 1
-        return int(self.steps_ns[at]) - self.best_ns
-
-    def is_alike(self, regret_ns: int) -> bool:
-        """Whether so much is nothing: 0.1 % of the best step at most."""
-        return regret_ns <= NOTHING * self.best_ns
-
-
-def tune_caps(workload: Workload, hardware: Hardware, caps_mb: Sequence[float] | None = None) -> Tuned:
-    """All caps that cut ``workload`` differently, or these (MiB), on ``hardware``.
+def tune_caps(
+    workload: Workload, hardware: Hardware, caps_mb: Sequence[float] | None = None
+) -> tuple[Problem, CapCurve]:
+    """The job, and all caps that cut it differently, or these (MiB), on ``hardware``.
 
     Raises:
         InputError, NotModelledError: DDP does not train this workload as it is, or a cap below 0.
     """
-    problem, bare = Problem(workload, hardware), assign(workload)
-    curve = cap_curve(problem, None if caps_mb is None else sorted({cap_bytes(cap) for cap in caps_mb}))
-    default = simulate(workload, hardware, bare, "analytic")
-    rest_ns = problem.rest_ns(default.step_ns, bare)
-    return Tuned(
-        problem=problem,
-        curve=curve,
-        steps_ns=problem.times * curve.sync_end_ns + rest_ns,
-        best_mb=curve.cap_mb(curve.best) if caps_mb is None else int(curve.low_bytes[curve.best]) / MIB,
-        default=default,
-        rest_ns=rest_ns,
-    )
+    problem = Problem(workload, hardware)
+    return problem, cap_curve(problem, None if caps_mb is None else sorted({*map(cap_bytes, caps_mb)}))
+
+
+def _is_alike(regret_ns: int, curve: CapCurve) -> bool:
+    """Whether so much is nothing: 0.1 % of the best step at most."""
+    return regret_ns <= NOTHING * curve.best_ns
 
 
 def _row(
@@ -302,16 +260,16 @@ def _row(
     fabric = fabric_of(cluster)
     called = f"{name}, {fabric.world_size} ranks"
     hardware = extrapolate_hardware(measured, cluster, called) if measured else hardware_of(fabric, called)
-    tuned = tune_caps(workload, hardware, caps_mb)
-    problem, default, curve = tuned.problem, tuned.default, tuned.curve
-    best = assign(workload, bucket_cap_mb=tuned.best_mb)
-    report = summarize(simulate(workload, hardware, as_the_job(workload, best), "analytic"))
-    every = tuple((index,) for index in workload.order())
-    optimum = find_optimum(problem, [default.assignment.bucket_indices, best.bucket_indices, every])
+    problem, curve = tune_caps(workload, hardware, caps_mb)
+    default = simulate(workload, hardware, problem.default, "analytic")
+    best = assign(workload, bucket_cap_mb=curve.best_mb)
+    report = summarize(simulate(workload, hardware, best, "analytic"))
+    known = [problem.default.bucket_indices, best.bucket_indices, problem.singles()]
+    optimum = find_optimum(problem, known)
     computing_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
     single_ns = problem.switches.accumulation_steps * computing_ns + workload.optimizer_ns
-    default_ns, optimum_ns = default.step_ns, problem.times * optimum.sync_end_ns + tuned.rest_ns
-    stretches = curve.stretches(tuned.steps_ns <= tuned.best_ns * (1 + NOTHING))
+    default_ns, regret_ns = default.step_ns, default.step_ns - curve.best_ns
+    stretches = curve.stretches(curve.steps_ns <= curve.best_ns * (1 + NOTHING))
     first, last = next(one for one in stretches if one[0] <= curve.best <= one[1])
     high = int(curve.high_bytes[last])
     total_bytes = sum(gradient.on_wire for gradient in workload.gradients)
@@ -329,9 +287,9 @@ def _row(
         default_exposed_comm_ns=default.exposed_ns,
         default_efficiency=single_ns / default_ns if default_ns else 1.0,
         default_num_buckets=len(default.buckets),
-        default_regret_ns=tuned.default_regret_ns,
-        default_is_alike=tuned.is_alike(tuned.default_regret_ns),
-        bucket_cap_mb=tuned.best_mb,
+        default_regret_ns=regret_ns,
+        default_is_alike=_is_alike(regret_ns, curve),
+        bucket_cap_mb=curve.best_mb,
         cap_low_mb=int(curve.low_bytes[first]) / MIB,
         cap_high_mb=None if high == NO_LIMIT else high / MIB,
         cap_num_stretches=len(stretches),
@@ -340,13 +298,13 @@ def _row(
         cap_efficiency=single_ns / report.step_ns if report.step_ns else 1.0,
         cap_num_buckets=len(report.buckets),
         verdict_code=report.verdict_code,
-        optimum_step_ns=optimum_ns,
+        optimum_step_ns=problem.step_ns(optimum.sync_end_ns),
         optimum_num_buckets=len(optimum.buckets),
-        optimum_at_least_ns=problem.times * optimum.at_least_ns + tuned.rest_ns,
+        optimum_at_least_ns=problem.step_ns(optimum.at_least_ns),
         proved_optimal=optimum.is_proved,
         own_costs="; ".join(told_unmeasured(workload, hardware)),
         doubts="; ".join(doubts_about(workload, hardware, of_any_size=True)),
-        **_ends(hardware, tuned, caps_mb),
+        **_ends(problem, curve.best_mb, caps_mb),
         **(differ(workload, hardware, {"cap": best, "default": default.assignment}) if differ else {}),
     )
     return row, hardware
@@ -373,26 +331,25 @@ def _among_ranks(
 # ---- Hardware at either end of its range.
 
 
-def _ends(hardware: Hardware, tuned: Tuned, caps_mb: Sequence[float] | None) -> dict[str, Any]:
+def _ends(problem: Problem, cap_mb: float, caps_mb: Sequence[float] | None) -> dict[str, Any]:
     """At both ends of the curve's range: the best cap, and the step, regret and gain of the row's cap."""
-    low, high = (tune_caps(tuned.problem.job, at_end(hardware, end), caps_mb) for end in ("min_ns", "max_ns"))
-    regrets = low.regret_ns(tuned.best_mb), high.regret_ns(tuned.best_mb)
-    gains = low.default_regret_ns - regrets[0], high.default_regret_ns - regrets[1]
-    return {
-        "best_cap_low_mb": low.best_mb,
-        "best_cap_high_mb": high.best_mb,
-        "cap_step_low_ns": low.best_ns + regrets[0],
-        "cap_step_high_ns": high.best_ns + regrets[1],
-        "cap_regret_low_ns": regrets[0],
-        "cap_regret_high_ns": regrets[1],
-        "cap_is_sure": low.is_alike(regrets[0]) and high.is_alike(regrets[1]),
-        "default_regret_low_ns": gains[0],
-        "default_regret_high_ns": gains[1],
-    }
+    found: dict[str, Any] = {"cap_is_sure": True}
+    for name, end in ENDS.items():
+        there, curve = tune_caps(problem.job, at_end(problem.hardware, end), caps_mb)
+        regret_ns = curve.regret_ns(cap_mb)
+        step_ns = curve.best_ns + regret_ns
+        found |= {
+            f"best_cap_{name}_mb": curve.best_mb,
+            f"cap_step_{name}_ns": step_ns,
+            f"cap_regret_{name}_ns": regret_ns,
+            f"default_regret_{name}_ns": there.default_ns - step_ns,
+            "cap_is_sure": found["cap_is_sure"] and _is_alike(regret_ns, curve),
+        }
+    return found
 
 
 def at_end(hardware: Hardware, end: End) -> Hardware:
-    """``hardware`` with its whole all-reduce curve at one end of its range (``spread``).
+    """``hardware`` with its whole all-reduce curve at one end of its range (``spread``), for sure.
 
     Points without a range are sure and stay.
     """
@@ -401,11 +358,7 @@ def at_end(hardware: Hardware, end: End) -> Hardware:
         replace(point, duration_ns=known.get(str(point.num_bytes), {}).get(end, point.duration_ns))
         for point in hardware.all_reduce
     )
-    left = {
-        name: of for name, of in hardware.spread.items() if name not in ("all_reduce", "readings", "ranges")
-    }
-    ranges = {name: of for name, of in hardware.spread.get("ranges", {}).items() if name != "all_reduce"}
-    return replace(hardware, all_reduce=made, spread=left | ({"ranges": ranges} if ranges else {}))
+    return replace(hardware, all_reduce=made, spread={})
 
 
 # ---- Why the cap that was best on one machine is not on the next.

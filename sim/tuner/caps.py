@@ -30,7 +30,7 @@ _PLAYED_AT_ONCE = 256  # layouts: some milliseconds
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CapCurve:
     """Caps that cut alike: ``low_bytes[k]`` to ``high_bytes[k]``, both included, ascending; the
-    ``num_buckets`` of their layout, and its ``sync_end_ns`` on one machine; int64 each.
+    ``num_buckets`` of their layout, and the step with it on one machine, ``steps_ns``; int64 each.
 
     ``complete``: they leave nothing out from 0 to ``NO_LIMIT``, and neighbours make different layouts.
     Otherwise they are single caps: those that were asked for, or round ones where there were too many.
@@ -40,12 +40,27 @@ class CapCurve:
     high_bytes: Ints
     complete: bool
     num_buckets: Ints
-    sync_end_ns: Ints
+    steps_ns: Ints
 
     @property
     def best(self) -> int:
-        """The row that ends first; of equal ones that of fewer buckets."""
-        return int(np.lexsort((self.num_buckets, self.sync_end_ns))[0])
+        """The row of the shortest step; of equal ones that of fewer buckets."""
+        return int(np.lexsort((self.num_buckets, self.steps_ns))[0])
+
+    @property
+    def best_mb(self) -> float:
+        """A round cap (MiB) of the best row."""
+        return self.cap_mb(self.best)
+
+    @property
+    def best_ns(self) -> int:
+        """The step of the best row."""
+        return int(self.steps_ns.min())
+
+    def regret_ns(self, cap_mb: float) -> int:
+        """What a cap (MiB) loses against the best one."""
+        at = int(np.searchsorted(self.low_bytes, cap_bytes(cap_mb), side="right")) - 1
+        return int(self.steps_ns[at]) - self.best_ns
 
     @property
     def how(self) -> str:
@@ -87,7 +102,8 @@ def cap_curve(
         problem.tell("comparing caps")
         some = slice(first, first + _PLAYED_AT_ONCE)
         score_caps(problem.tables, walk, lows[some], counts[some], ends[some])
-    return CapCurve(low_bytes=lows, high_bytes=highs, complete=complete, num_buckets=counts, sync_end_ns=ends)
+    steps = problem.times * ends + problem.rest_ns
+    return CapCurve(low_bytes=lows, high_bytes=highs, complete=complete, num_buckets=counts, steps_ns=steps)
 
 
 class Walk(NamedTuple):

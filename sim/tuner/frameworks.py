@@ -158,8 +158,8 @@ def nearest_setting(
     tried = [assign(job, bucket_cap_mb=cap) for cap in said if cap is None or row.can_cap(bucket_cap_mb=cap)]
     if not tried:
         curve = cap_curve(problem)
-        by_end = map(curve.cap_mb, np.argsort(curve.sync_end_ns, kind="stable").tolist())
-        best_caps = islice((cap for cap in by_end if row.can_cap(bucket_cap_mb=cap)), 1)
+        by_step = map(curve.cap_mb, np.argsort(curve.steps_ns, kind="stable").tolist())
+        best_caps = islice((cap for cap in by_step if row.can_cap(bucket_cap_mb=cap)), 1)
         tried = [assign(job, bucket_cap_mb=cap) for cap in (None, *best_caps)]
         tried += [assignment] * (
             not lacks and assignment.by_keywords and row.can_cap(**assignment.ddp_kwargs)

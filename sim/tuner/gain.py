@@ -95,7 +95,7 @@ class Paired:
     """Assignments over the same draws, each played once, and held against the one that ``default`` is.
 
     ``noise_ns`` is by how much one step of the default varies on one machine, None where nothing that varies
-    was recorded; ``rest_ns`` the nominal step without its backwards that reduce.
+    was recorded.
     """
 
     def __init__(self, draws: Draws, default: Assignment) -> None:
@@ -103,7 +103,6 @@ class Paired:
         self._played: dict[Buckets, Floats] = {}
         self._nominal: dict[Buckets, int] = {}
         self.default_ns = self.step_ns(default)
-        self.rest_ns = draws.problem.rest_ns(self.default_ns, default)
         noise = noise_between_steps(self.steps(default))
         self.noise_ns = None if noise is None else round(noise)
 
@@ -119,7 +118,7 @@ class Paired:
         buckets = assignment.bucket_indices
         if buckets not in self._played:
             self.draws.problem.tell("playing steps as they vary")
-            self._played[buckets] = self.draws.steps(buckets, self.rest_ns)
+            self._played[buckets] = self.draws.steps(buckets, self.draws.problem.rest_ns)
         return self._played[buckets]
 
     def gain(self, one: Assignment, than: Assignment | None = None) -> Estimate:

@@ -54,6 +54,7 @@ from sim.systems import ddp
 from sim.systems.cut import number_keys
 from sim.systems.ddp_assignment import as_the_job
 from sim.systems.registry import assign
+from sim.systems.simulate import simulated_step_ns
 from sim.units import transfer_ns
 
 MOST_BYTES = 1 << 52
@@ -299,9 +300,19 @@ class Problem:
         """DDP's default."""
         return as_the_job(self.job, assign(self.workload))
 
-    def rest_ns(self, step_ns: int, assignment: Assignment) -> int:
-        """What a step holds beside its backwards with ``assignment`` that reduce."""
-        return step_ns - self.times * self.sync_end_ns(assignment.bucket_indices)
+    @cached_property
+    def default_ns(self) -> int:
+        """The step with DDP's default, in ns."""
+        return simulated_step_ns(self.job, self.hardware, self.default)
+
+    @cached_property
+    def rest_ns(self) -> int:
+        """What a step holds beside its backwards that reduce, in ns; the same with any buckets."""
+        return self.default_ns - self.times * self.sync_end_ns(self.default.bucket_indices)
+
+    def step_ns(self, sync_end_ns: int) -> int:
+        """The step whose backwards that reduce end at ``sync_end_ns``, in ns."""
+        return self.times * sync_end_ns + self.rest_ns
 
 
 # ---- Kernels.

@@ -201,7 +201,7 @@ def _search(problem: Problem, curve: CapCurve | None = None) -> Optimum:
 
 
 def _best_cap(problem: Problem, curve: CapCurve) -> Assignment:
-    return assign(problem.workload, bucket_cap_mb=curve.cap_mb(curve.best))
+    return assign(problem.workload, bucket_cap_mb=curve.best_mb)
 
 
 def _tell_proof(problem: Problem, optimum: Optimum) -> str:

@@ -35,7 +35,7 @@ def find_plateau(curve: CapCurve, paired: Paired, best: Assignment, default: Ass
     the best.
     """
     draws, problem = paired.draws, paired.draws.problem
-    steps, default_ns = problem.times * curve.sync_end_ns + paired.rest_ns, paired.step_ns(default)
+    steps, default_ns = curve.steps_ns, paired.step_ns(default)
     nearly_ns = steps.min() * (1 + TOLERANCE)
     alike, holds_default = steps <= nearly_ns, paired.is_as_good(default, best, default_ns)
     is_among, by_noise = bool(default_ns <= nearly_ns), NO_ITERATIONS not in draws.not_known

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 import sim
 from sim.clusters.machines import preset, sized
 from sim.clusters.ranks import Ranks
-from sim.clusters.scaling import Tuned, at_end, tune_caps, why_caps_change
+from sim.clusters.scaling import at_end, tune_caps, why_caps_change
 from sim.errors import InputError
 from sim.nouns.cluster import Cluster, Hosts
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.tuner.caps import cap_curve
+from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.problem import Problem
 from sim.units import cap_bytes
 from tests import strategies
@@ -26,9 +26,9 @@ from tests.handmade import wired
 from tests.tuner.cases import resnet50
 
 
-def why(workload: Workload, before: Tuned, after: Tuned) -> tuple[str, str]:
-    sides = [(one.problem.hardware, one.best_mb) for one in (before, after)]
-    return why_caps_change(workload, *sides, after.best_ns)
+def why(workload: Workload, machines: list[Hardware], curves: list[CapCurve]) -> tuple[str, str]:
+    before, after = ((one, curve.best_mb) for one, curve in zip(machines, curves, strict=True))
+    return why_caps_change(workload, before, after, curves[1].best_ns)
 
 
 def step_ns(workload: Workload, hardware: Hardware, cap_mb: float) -> int:
@@ -234,9 +234,9 @@ def test_what_the_old_cap_loses_is_played_again(data: st.DataObject) -> None:
         )
         for ranks, cost in zip((2, 4), launches, strict=True)
     ]
-    before, after = (tune_caps(workload, each) for each in machines)
+    before, after = tuned = [tune_caps(workload, each)[1] for each in machines]
     lost = step_ns(workload, machines[1], before.best_mb) - step_ns(workload, machines[1], after.best_mb)
-    code, said = why(workload, before, after)
+    code, said = why(workload, machines, tuned)
     assert bool(code) == bool(said) == (lost > 0.001 * after.best_ns)
     assert not code or f"would take {lost / MS:.2f} ms (" in said
 
@@ -256,7 +256,7 @@ def test_what_changed_is_told_by_numbers(
 ) -> None:
     workload = workload_of(ready, [1, 1])
     machines = [measured({size: ms[at] for size, ms in times.items()}, 2 << at) for at in (0, 1)]
-    found, said = why(workload, *(tune_caps(workload, each) for each in machines))
+    found, said = why(workload, machines, [tune_caps(workload, each)[1] for each in machines])
     assert found == code
     if code:
         assert f"would take {told} longer than" in said

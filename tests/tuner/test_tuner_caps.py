@@ -62,13 +62,13 @@ def test_intervals_tile_all_caps_and_each_is_one_layout(workload: Workload, data
 def test_the_curve_is_what_each_cap_takes(workload: Workload, hardware: Hardware) -> None:
     """Of several dtypes, sparse and empty gradients too, and where work stretches; every single cap tried."""
     curve = cap_curve(Problem(workload, hardware))
-    ends = []
+    steps = []
     for cap in range(workload.total_bytes + 2):
         row = int(np.searchsorted(curve.low_bytes, cap, side="right")) - 1
-        made = sim.assign(workload, bucket_cap_mb=cap / MIB).bucket_indices
-        ends.append(simulated(workload, hardware, made))
-        assert (curve.num_buckets[row], curve.sync_end_ns[row]) == (len(made), ends[-1])
-    assert curve.sync_end_ns[curve.best] == min(ends)
+        made = sim.assign(workload, bucket_cap_mb=cap / MIB)
+        steps.append(sim.simulate(workload, hardware, made, "analytic").step_ns)
+        assert (curve.num_buckets[row], curve.steps_ns[row]) == (len(made.bucket_indices), steps[-1])
+    assert curve.steps_ns[curve.best] == curve.best_ns == min(steps)
     assert curve.how.startswith("all ")
 
 

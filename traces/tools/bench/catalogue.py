@@ -151,7 +151,7 @@ def _all_caps(name: str) -> Entry:
         row=MACHINES[name],
         sizes=SMALL,
         prepare=prepare,
-        judge=lambda _, scores: f"{len(scores.sync_end_ns):,} layouts",
+        judge=lambda _, scores: f"{len(scores.steps_ns):,} layouts",
     )
 
 
