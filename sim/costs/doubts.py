@@ -147,23 +147,21 @@ _GOES_ON, _LOSES = 0.9, 1.25
 
 
 class Unknown(NamedTuple):
-    """What is not measured of a machine: ``spread.ranges`` that leave something open, ``spread.readings``,
-    and ``guesses``: sizes in bytes at which a time is so many times, low to high, what the curve says, and
-    elsewhere straight to it. ``words``: the same in words."""
+    """What is not measured of a machine: in ``words``, with its ranges and readings (``spread``), and the
+    ``guesses``: sizes in bytes at which a time is so many times, low to high, what the curve says, and
+    elsewhere straight to it."""
 
-    ranges: dict[str, dict[str, float]]
-    readings: Sequence[dict[str, Any]]
-    guesses: dict[int, tuple[float, float]]
     words: tuple[str, ...]
+    guesses: dict[int, tuple[float, float]]
 
 
 def unknown(hardware: Hardware, sizes: Iterable[int]) -> Unknown:
     """What is not measured of a machine that all-reduces messages of ``sizes`` bytes."""
     sent, curve = [size for size in sizes if size > 0], hardware.all_reduce
     if hardware.world_size == 1 or not sent:
-        return Unknown({}, (), {}, ())
+        return Unknown((), {})
     ranges, readings = open_ranges(hardware), hardware.spread.get("readings", ())
-    guesses, said = dict(_guesses(curve, min(sent), max(sent))), []
+    guesses, said = dict(_guesses(curve, min(sent), max(sent))), list[str]()
     if (known := ranges.get("all_reduce")) is not None:
         low, high = format_number(known["low"]), format_number(known["high"])
         said.append(f"all-reduces of {low} to {high} times their time")
@@ -174,7 +172,7 @@ def unknown(hardware: Hardware, sizes: Iterable[int]) -> Unknown:
         said.append(f"times of messages between or beyond the sizes that were measured, {measured}")
     if len(readings) > 1:
         said.append(f"the measured step read as {' or '.join(one['what'] for one in readings)}")
-    return Unknown(ranges, readings, guesses, tuple(said))
+    return Unknown(tuple(said), guesses)
 
 
 def open_ranges(hardware: Hardware) -> dict[str, Any]:

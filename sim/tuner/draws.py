@@ -20,7 +20,7 @@ import numpy as np
 
 from sim.clock.arrays import Flags, Floats, Ints
 from sim.clock.program import MOST_NS, machine_of
-from sim.costs.doubts import FACTORS, Unknown, unknown, with_shared_host
+from sim.costs.doubts import FACTORS, Unknown, open_ranges, unknown, with_shared_host
 from sim.costs.service_time import service_ns, tilt_ratio
 from sim.errors import InputError
 from sim.nouns.checks import at_least
@@ -56,7 +56,7 @@ def draw_machines(
     Raises:
         InputError: a ``spread`` that cannot be read.
     """
-    readings = known.readings or ({"weight": 1},)
+    readings: Sequence[dict[str, Any]] = hardware.spread.get("readings") or ({"weight": 1},)
     shares = [max(FEWEST_OF_A_READING, round(count * one["weight"])) for one in readings]
     if len(readings) == 1:
         shares = [count]
@@ -66,7 +66,7 @@ def draw_machines(
     own, fields = _left_open(hardware, count, generator)
     factors *= own
     fitted = hardware.spread.get("own_step", {}).get("factors", ())
-    for name, ends in known.ranges.items():
+    for name, ends in open_ranges(hardware).items():
         if name in fields or (name == "all_reduce" and "link" in fitted):
             continue  # within its range a step has fitted it
         level = levels(shares, generator)
@@ -287,9 +287,8 @@ class Draws:
     ``hardwares`` are the machines. ``works`` [draws, places] and ``tails`` [draws]: ns of the compute lane,
     along the nominal ready order, as in ``Problem``. ``paces`` [draws]: factor on the rest of the step.
     ``luck`` [draws, places]: standard normal, by the place that a bucket waits for; None where there is no
-    jitter. ``recorded``: iterations that went in, 0 where fewer than two were recorded. ``not_known``: what
-    does not vary because nothing of it is recorded. ``is_ranged``: whether machines or times lie in ranges;
-    in words, these are ``rests_on``.
+    jitter. ``not_known``: what does not vary because nothing of it is recorded. ``rests_on``: in words, the
+    ranges in which machines or times lie; empty where none do.
 
     Raises:
         InputError: ``count`` below 1, a negative ``seed``, a ``spread`` that cannot be read, or a step that
@@ -308,20 +307,23 @@ class Draws:
         jitters, is_fitted = self.scatter.known > 0 and has_link, "own_step" in hardware.spread and has_link
         band = workload.band if workload.estimated else None
         works = _recorded(problem)
-        self.recorded = recorded = len(works) if len(works) >= 2 else 0
+        recorded = len(works) if len(works) >= 2 else 0
         if has_link and (recorded or band is not None) and not self.scatter.sigmas.any():
             ranges = {"all_reduce": UNRECORDED} | hardware.spread.get("ranges", {})
             hardware = replace(hardware, spread=hardware.spread | {"ranges": ranges})
         known = unknown(hardware, [*problem.wire.tolist(), int(problem.wire.sum())])
         self.rests_on = known.words
-        self.is_ranged = band is not None or bool(known.words)
+        if band is not None:
+            what = "ready times" if workload.band_on == "ready" else "times"
+            times = " to ".join(map(format_number, band))
+            self.rests_on = (*known.words, f"{what} of the estimate, {times} times")
         differ = is_fitted or (has_link and self.scatter.sigmas.any())
-        fewest = FEWEST_IN_RANGES if self.is_ranged else FEWEST_MACHINES if differ else 1
+        fewest = FEWEST_IN_RANGES if self.rests_on else FEWEST_MACHINES if differ else 1
         most = max(FEWEST_ITERATIONS, count // fewest)
         if not recorded:
             works = np.tile(problem.work, (min(UNRECORDED_ITERATIONS, most) if jitters else 1, 1))
         elif recorded > most:
-            works, self.recorded = works[np.sort(choosing.choice(recorded, size=most, replace=False))], most
+            works = works[np.sort(choosing.choice(recorded, size=most, replace=False))]
         self.iterations = len(works)
         machines = max(fewest, count // self.iterations) if fewest > 1 else 1
         if is_fitted:  # more of them, and as many iterations on each
@@ -337,9 +339,6 @@ class Draws:
                 raise InputError(f"band: {[*band]} is not legal; it makes backward longer than {MOST_NS} ns")
             # One factor a machine: their median is 1, their limits the band's ends.
             self._stretch(np.repeat(in_range(band, 1.0, levels(shares, calibrating)), self.iterations))
-            what = "ready times" if workload.band_on == "ready" else "times"
-            told = f"{what} of the estimate, {' to '.join(map(format_number, band))} times"
-            self.rests_on = (*self.rests_on, told)
         self.luck = _luck(jittering, self.machines, self.iterations, places) if jitters else None
         self.not_known = (
             *([] if recorded else [NO_ITERATIONS]),

@@ -124,7 +124,7 @@ class Paired:
     def gain(self, one: Assignment, than: Assignment | None = None) -> Estimate:
         """What ``one`` saves against ``than`` (None: the default), the mean over the draws, in whole ns."""
         saved = self.steps(than or self.default) - self.steps(one)
-        return Estimate(*map(round, estimate_mean(saved, is_ranged=self.draws.is_ranged)))
+        return Estimate(*map(round, estimate_mean(saved, is_ranged=bool(self.draws.rests_on))))
 
     @property
     def varies(self) -> bool:
