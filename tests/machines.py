@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.costs.service_time import all_reduce_ns
+from sim.costs.service_time import service_ns
 from sim.formats.documents import load
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
@@ -71,7 +71,7 @@ def model(count: int, machine_name: str) -> Workload:
     sizes = np.array([4 * int(np.prod(shape)) for shape in shapes])
     pace = np.repeat(draw.uniform(0.3, 2.0, size=-(-count // BLOCK)), BLOCK)[:count]
     work = (sizes[::-1] + 16_000) * pace * draw.uniform(0.5, 1.5, size=count)
-    wire_ns = all_reduce_ns(hardware, PIECE) * float(sizes.sum()) / PIECE
+    wire_ns = service_ns(hardware.all_reduce, PIECE) * float(sizes.sum()) / PIECE
     ready = np.cumsum(work * (wire_ns / work.sum())).astype(np.int64)[::-1]
     backward_ns = int(ready[0]) + 1_000_000
     return handmade(

@@ -16,7 +16,7 @@ from sim.clusters.machines import sized
 from sim.clusters.nccl_model import choose
 from sim.clusters.ranks import Ranks
 from sim.costs.doubts import doubts_about, told_unmeasured
-from sim.costs.service_time import all_reduce_ns, service_ns
+from sim.costs.service_time import collective_ns, service_ns
 from sim.errors import InputError
 from sim.formats.documents import csv_text
 from sim.metrics.step import summarize
@@ -281,7 +281,7 @@ def _row(
         hosts=fabric.hosts,
         world_size=hardware.world_size,
         single_step_ns=single_ns,
-        all_reduce_ns=all_reduce_ns(hardware, total_bytes),
+        all_reduce_ns=collective_ns(hardware, "all_reduce", total_bytes) or 0,
         all_reduce_method=None if method is None else str(method),
         default_step_ns=default_ns,
         default_exposed_comm_ns=default.exposed_ns,

@@ -59,11 +59,6 @@ def collective_ns(hardware: Hardware, kind: CollectiveKind, num_bytes: int) -> i
     return service_ns(curve, num_bytes)
 
 
-def all_reduce_ns(hardware: Hardware, num_bytes: int) -> int:
-    """Service time in ns of one all-reduce; world size 1 costs nothing."""
-    return collective_ns(hardware, "all_reduce", num_bytes) or 0
-
-
 def tilt_ratio(link: float, tilt: float, num_bytes: int, about_bytes: int) -> float:
     """The factor on the time of a message of ``num_bytes``: ``link`` at ``about_bytes``, ``link * tilt`` at
     16 times as many bytes, ``link * tilt**2`` at 256 times, and so on.

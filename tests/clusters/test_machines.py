@@ -16,7 +16,7 @@ import sim
 from sim.clusters.fabric import Fabric, fabric_of, job_of
 from sim.clusters.links import hardware_on, stretched_ns
 from sim.clusters.machines import PRESETS, boxed_cluster, preset, shaped_bytes_per_s, tcp_port
-from sim.costs.service_time import all_reduce_ns
+from sim.costs.service_time import service_ns
 from sim.errors import InputError, SimError
 from sim.nouns.cluster import Cluster, Hosts, Network
 from sim.nouns.collective import bus_factor
@@ -311,7 +311,7 @@ def test_a_slower_port_is_foretold(known: str, rate: int, measured: str, slower:
     large = [point for point in curve if point.num_bytes >= 512 << 10]
     assert len(large) >= 8
     for point in large:
-        assert all_reduce_ns(told, point.num_bytes) == pytest.approx(point.duration_ns, rel=0.05)
+        assert service_ns(told.all_reduce, point.num_bytes) == pytest.approx(point.duration_ns, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from statistics import median
 import pytest
 
 import sim
-from sim.costs.service_time import all_reduce_ns
+from sim.costs.service_time import service_ns
 from sim.formats.record_files import box_in
 from sim.truth.scoring import Agreement, as_measured
 from tests.commands import bucketsim
@@ -156,7 +156,9 @@ def test_a_curve_over_a_slow_port_comes_out_of_the_graph() -> None:
     sizes = [point.num_bytes for point in measured if point.num_bytes >= 4 << 20]
     assert sizes
     for size in sizes:
-        assert all_reduce_ns(told, size) == pytest.approx(all_reduce_ns(alone[slow], size), rel=0.1)
+        assert service_ns(told.all_reduce, size) == pytest.approx(
+            service_ns(alone[slow].all_reduce, size), rel=0.1
+        )
 
 
 def test_the_manual_has_every_system_with_its_measured_error() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.costs.doubts import told_unmeasured, with_shared_host, without_own_costs
-from sim.costs.service_time import all_reduce_ns, ring_factors, service_ns
+from sim.costs.service_time import ring_factors, service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CURVES, Curve, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
@@ -229,7 +229,7 @@ def test_the_laws_against_measured_curves(measured: str, asked: dict[str, Any], 
     large = [point for point in scaled.all_reduce if point.num_bytes >= 2 << 20]
     assert len(large) >= 5
     for point in large:
-        assert point.duration_ns == pytest.approx(all_reduce_ns(there, point.num_bytes), rel=0.05)
+        assert point.duration_ns == pytest.approx(service_ns(there.all_reduce, point.num_bytes), rel=0.05)
 
 
 # Precision.

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sim
-from sim.costs.service_time import all_reduce_ns
+from sim.costs.service_time import service_ns
 from sim.errors import InputError
 from sim.formats.record_files import load_record
 from sim.nouns.hardware import Hardware
@@ -68,7 +68,7 @@ def test_validate_over_an_emulated_link_gives_an_agreed_record(
             assert row.ready_ns is not None
             assert row.end_ns is not None
             # a GPU's kernels last as long as they are told within 10 us
-            service = all_reduce_ns(LINK, len(bucket) << 20) - (10_000 if device == "cuda" else 0)
+            service = service_ns(LINK.all_reduce, len(bucket) << 20) - (10_000 if device == "cuda" else 0)
             assert row.end_ns >= max(row.ready_ns, free) + service
             free = row.ready_ns + service
     agreement = sim.agreement(measured)
