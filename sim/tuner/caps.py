@@ -78,23 +78,19 @@ class CapCurve:
         return [(first, stop - 1) for first, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def cap_curve(
-    problem: Problem, caps_bytes: Sequence[int] | None = None, *, most: int | None = None
-) -> CapCurve:
+def cap_curve(problem: Problem, caps_bytes: Sequence[int] | None = None) -> CapCurve:
     """The curve of caps on one machine: all of them, or a row for each of the ascending ``caps_bytes``.
 
-    There are at most ``most`` rows (at least 3): by default ``WORK`` over the number of tensors, but never
-    less than ``FEWEST``.
+    Of all there are at most ``WORK`` over the number of tensors, or ``FEWEST``; of more a grid of these.
     """
     walk, complete = _walk(problem), False
     if caps_bytes is None:
-        limit = max(FEWEST, WORK // len(walk.sizes)) if most is None else most
-        lows, highs = np.empty((2, limit), np.int64)
+        lows, highs = np.empty((2, max(FEWEST, WORK // len(walk.sizes))), np.int64)
         rows = enumerate_intervals(walk, lows, highs)
         lows, highs, complete = lows[:rows], highs[:rows], rows >= 0
     if not complete:
         if caps_bytes is None:  # none, without end, and between them a logarithmic grid of two digits in MiB
-            between = np.geomspace(1, int(walk.sizes.sum()) + 1, min(limit, FEWEST) - 2) / MIB
+            between = np.geomspace(1, int(walk.sizes.sum()) + 1, FEWEST - 2) / MIB
             caps_bytes = sorted({0, *(cap_bytes(float(f"{cap:.1e}")) for cap in between), NO_LIMIT})
         lows = highs = np.array(caps_bytes, dtype=np.int64)
     counts, ends = np.empty((2, len(lows)), np.int64)

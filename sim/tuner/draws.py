@@ -28,6 +28,7 @@ from sim.nouns.hardware import COSTS, RATES, SCALARS, SLOWDOWNS, CurvePoint, Har
 from sim.tuner.problem import Buckets, Layout, Problem, curve_arrays, curve_of, lay_out, play_steps, services
 from sim.units import format_number
 
+DRAWS = 400
 FEWEST_MACHINES = 20  # fewer say too little of how machines differ for an interval
 FEWEST_IN_RANGES = 40  # whose least and greatest hold 95 of 100 others
 FITTED_MACHINES = 80  # of what a job's own step left open: fewer leave the ends of an interval to luck
@@ -295,7 +296,7 @@ class Draws:
             is too long to be played.
     """
 
-    def __init__(self, problem: Problem, count: int, seed: int) -> None:
+    def __init__(self, problem: Problem, count: int = DRAWS, seed: int = 0) -> None:
         at_least("draws", count, 1)
         at_least("seed", seed, 0)
         workload, places = problem.workload, len(problem)

@@ -266,9 +266,6 @@ def step_band(
     workload: Workload,
     hardware: Hardware,
     caps_mb: Sequence[float | None],
-    *,
-    draws: int = 400,
-    seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[BandPoint, ...]:
     """How single steps vary under each cap (MiB; None is DDP's default); empty: nothing varies.
@@ -278,8 +275,7 @@ def step_band(
     Raises:
         InputError, NotModelledError: as ``tune``.
     """
-    drawn = Draws(Problem(workload, hardware, progress), draws, seed)
-    paired, points = Paired(drawn, assign(workload)), []
+    paired, points = Paired(Draws(Problem(workload, hardware, progress)), assign(workload)), []
     for cap in caps_mb:
         steps = paired.steps(assign(workload, bucket_cap_mb=cap))
         points.append(BandPoint(cap, *np.quantile(steps, (0.025, 0.975)).round().astype(int).tolist()))

@@ -14,7 +14,7 @@ from sim.systems.ddp_assignment import as_the_job, initial_buckets, rebuilt_buck
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.tuner.caps import CapCurve, cap_curve
-from sim.tuner.draws import Draws
+from sim.tuner.draws import DRAWS, Draws
 from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, judge_gain, over_merges
 from sim.tuner.optimum import Optimum, find_optimum
 from sim.tuner.problem import Buckets, Problem
@@ -55,7 +55,7 @@ def tune(
     hardware: Hardware,
     *,
     seed: int = 0,
-    draws: int = 400,
+    draws: int = DRAWS,
     progress: Callable[[str], None] | None = None,
 ) -> Recommendation:
     """The best contiguous assignment, its certificate, what each knob can reach, and whether it matters.
@@ -112,7 +112,7 @@ def tune(
         )
     if CAP_LIST in nominal.ddp_kwargs:
         told[CAP_LIST] = told[ANY_BUCKETS]
-    plateau = find_plateau(curve, paired, best, problem.default)
+    plateau = find_plateau(curve, paired, best)
     problem.tell("sweeping caps")
     setting = find_setting(
         sweep(workload, hardware),
@@ -150,7 +150,7 @@ def tune(
 
 
 def gain(
-    workload: Workload, hardware: Hardware, assignment: Assignment, *, seed: int = 0, draws: int = 400
+    workload: Workload, hardware: Hardware, assignment: Assignment, *, seed: int = 0, draws: int = DRAWS
 ) -> Gain:
     """What ``assignment`` saves against what ``tune`` compares with, with its interval, as ``tune`` says it.
 

@@ -26,18 +26,17 @@ _BYTE_MB = 2.0**-20
 _TOUCHES = 1.005  # the same number, told to three digits
 
 
-def find_plateau(curve: CapCurve, paired: Paired, best: Assignment, default: Assignment) -> Plateau:
-    """The plateau of the curve of caps, against ``best``, which is recommended, and DDP's ``default``.
+def find_plateau(curve: CapCurve, paired: Paired, best: Assignment) -> Plateau:
+    """The plateau of the curve of caps, against ``best``, which is recommended.
 
-    A cap, or the default, is as good as what is recommended unless that is significantly better. With fewer
+    A cap, or DDP's default, is as good as what is recommended unless that is significantly better. With fewer
     than two recorded iterations nothing is significant: then a cap is as good if its step is within 1 % of
     the best cap's; so are, of very many layouts of very many gradients, those judged that are not nearest to
     the best.
     """
     draws, problem = paired.draws, paired.draws.problem
-    steps, default_ns = curve.steps_ns, paired.step_ns(default)
-    nearly_ns = steps.min() * (1 + TOLERANCE)
-    alike, holds_default = steps <= nearly_ns, paired.is_as_good(default, best, default_ns)
+    steps, default_ns, nearly_ns = curve.steps_ns, problem.default_ns, curve.best_ns * (1 + TOLERANCE)
+    alike, holds_default = steps <= nearly_ns, paired.is_as_good(problem.default, best, default_ns)
     is_among, by_noise = bool(default_ns <= nearly_ns), NO_ITERATIONS not in draws.not_known
     if by_noise:
         is_among = holds_default

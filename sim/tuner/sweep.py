@@ -178,7 +178,7 @@ def default_caps(workload: Workload) -> list[float]:
     return [*(cap for cap in caps if cap < largest), largest]
 
 
-def process_pool(most: int | None = None) -> ProcessPoolExecutor:
+def process_pool(most: int) -> ProcessPoolExecutor:
     """A pool of spawned processes: ``most`` at most, and no more than there are cores.
 
     Spawned, since a fork of a process with threads (torch's, streamlit's) may hang. A spawned process imports
@@ -186,9 +186,8 @@ def process_pool(most: int | None = None) -> ProcessPoolExecutor:
     for the parent, which shuts the pool down: one that a process met while it starts would break the pool,
     and may leave the parent waiting.
     """
-    cores = os.cpu_count() or 1
     pool = ProcessPoolExecutor(
-        max_workers=cores if most is None else max(1, min(most, cores)),
+        max_workers=max(1, min(most, os.cpu_count() or 1)),
         mp_context=multiprocessing.get_context("spawn"),
     )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sim.nouns.workload import Workload
 from sim.systems.cut import NO_LIMIT
 from sim.systems.ddp_assignment import rebuilt_buckets
 from sim.systems.registry import assign
+from sim.tuner import caps
 from sim.tuner import setting as settling
 from sim.tuner.caps import CapCurve, cap_curve, round_cap_mb
 from sim.tuner.draws import Draws
@@ -33,8 +35,8 @@ SCALES = st.sampled_from([TINY, TINY, REAL])
 CASES = SCALES.flatmap(lambda scale: workloads(scale, max_gradients=14))
 
 
-def curve_of(workload: Workload, most: int | None = None) -> CapCurve:
-    return cap_curve(Problem(workload, link(4)), most=most)
+def curve_of(workload: Workload) -> CapCurve:
+    return cap_curve(Problem(workload, link(4)))
 
 
 def laid_out(workload: Workload, limit: int) -> list[tuple[int, ...]]:
@@ -86,7 +88,8 @@ def test_a_shown_cap_lies_in_its_interval(one: int, other: int) -> None:
 def test_too_many_layouts_are_thinned_out_and_say_so(workload: Workload) -> None:
     every = curve_of(workload)
     assume(len(every.low_bytes) > 5)
-    few = curve_of(workload, most=5)
+    with mock.patch.multiple(caps, WORK=0, FEWEST=5):
+        few = curve_of(workload)
     assert every.complete
     assert not few.complete
     assert 1 <= len(few.low_bytes) <= 5
@@ -105,9 +108,8 @@ GPT, GPT_LINK = transformer(4, vocabulary=3000), link(10, latency_us=300)
 def plateau_of(workload: Workload, hardware: Hardware, rest_ns: int = 0) -> Plateau:
     """The plateau as ``tune`` asks for it, were the best cap what it recommends."""
     problem = Problem(replace(workload, forward_ns=rest_ns, loss_ns=0, optimizer_ns=0, buffers=()), hardware)
-    default, curve = assign(workload), cap_curve(problem)
-    best = assign(workload, bucket_cap_mb=curve.cap_mb(curve.best))
-    return settling.find_plateau(curve, Paired(Draws(problem, 400, seed=0), default), best, default)
+    curve, paired = cap_curve(problem), Paired(Draws(problem, 400, seed=0), problem.default)
+    return settling.find_plateau(curve, paired, assign(workload, bucket_cap_mb=curve.best_mb))
 
 
 def noisy(paces: Sequence[float]) -> Workload:
@@ -151,14 +153,14 @@ def test_noise_widens_the_plateau(noise_ms: float) -> None:
     def loss(cap_mb: float) -> int:
         return simulated(GPT, GPT_LINK, sim.assign(GPT, bucket_cap_mb=cap_mb).bucket_indices)
 
-    caps = [0.25 * 1.3**k for k in range(23)]
+    tried = [0.25 * 1.3**k for k in range(23)]
     best = min(map(loss, quiet.caps_mb))
-    for cap in caps:
+    for cap in tried:
         if settling.holds(plateau, cap):
             assert loss(cap) - best <= 1.5 * noise_ms * MS
         else:
             assert loss(cap) - best >= 0.5 * noise_ms * MS
-    assert 0 < sum(settling.holds(plateau, cap) for cap in caps) < len(caps)
+    assert 0 < sum(settling.holds(plateau, cap) for cap in tried) < len(tried)
 
 
 # ---------------------------------------------------------------------------------------------------
