@@ -23,7 +23,7 @@ from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.truth.recorded_job import held_to
 from sim.tuner.gain import DEFAULT_WORDS, BandPoint
-from sim.tuner.sweep import SweepRow
+from sim.tuner.sweep import WHAT_IFS, SweepRow
 from sim.units import format_number
 
 # How compute, copies and collectives disturb each other; two collectives beside one another are no such pair.
@@ -176,8 +176,7 @@ class WhatIf:
         Raises:
             InputError: a value out of range.
         """
-        names = ("bandwidth", "latency", "backward", "world_size", "precision")
-        what_ifs: dict[str, Any] = {name: getattr(self, name) for name in names}
+        what_ifs: dict[str, Any] = {name: getattr(self, name) for name in WHAT_IFS}
         workload, hardware = sim.scale(workload, hardware, **what_ifs)
         factor = self.interference
         if factor == 1.0:

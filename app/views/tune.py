@@ -250,8 +250,7 @@ def _families(shown: Played, found: Recommendation, choice: Choice) -> None:
     if choice.pick == "cap":
         reports[f"shown: {choice.words}"] = shown.report
     reports[PICK_WORDS["recommended"]] = found.report
-    compared = [name for name in ("default", "bucket_cap_mb") if name in families]
-    reports |= {FAMILY_WORDS[name]: families[name].report for name in compared}
+    reports |= {FAMILY_WORDS[name]: families[name].report for name in ("default", "bucket_cap_mb")}
     chart(draw_breakdown(reports), "breakdown", "Where a step's time goes, by assignment")
 
 

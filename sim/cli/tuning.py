@@ -100,9 +100,8 @@ def print_answer(answer: Recommendation, title: str, least_bytes: int) -> None:
     sizes = ", ".join(map(format_size, buckets))
     if len(buckets) > _MOST_SIZES:
         sizes = f"{format_size(min(buckets))} to {format_size(max(buckets))} each"
-    is_better = gain.significant is not False or "default" not in answer.families
     is_kept = answer.assignment.bucket_indices == answer.baseline.bucket_indices
-    what = "recommended" if is_better else "kept" if is_kept else "the best found"
+    what = "recommended" if gain.significant is not False else "kept" if is_kept else "the best found"
     found = f"{what}: {len(answer.assignment.bucket_indices)} bucket(s): {sizes}"
     worth = f"gain: {gain.sentence}"
     for told in (title, worth, found) if gain.refuted else (title, found, worth):
@@ -127,9 +126,8 @@ def print_answer(answer: Recommendation, title: str, least_bytes: int) -> None:
     rows = sorted(answer.families.items(), key=lambda item: item[1].regret_ns)
     knob: Column[tuple[str, Family]] = Column("knob", itemgetter(0))
     table("what each knob reaches", (knob, *of_part(itemgetter(1), FAMILIES)), rows)
-    for name, family in answer.families.items():
-        if not family.complete and name not in ("bucket_indices", "bucket_cap_mb_list"):
-            say(f"{name}: not all there are, but {family.how}")
+    if not (caps := answer.families["bucket_cap_mb"]).complete:
+        say(f"bucket_cap_mb: not all there are, but {caps.how}")
     if gain.noise_ns is not None:
         say(f"one step of DDP's default varies by {format_ms(gain.noise_ns)}")
     for unknown in gain.not_known:
