@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from itertools import groupby
+from numbers import Real
 
 from sim.errors import InputError
 
@@ -40,7 +41,8 @@ def transfer_ns(num_bytes: int, bytes_per_s: float | None) -> int:
 
 def cap_bytes(cap_mb: float) -> int:
     """DDP's own conversion of ``bucket_cap_mb`` (MiB) to bytes: ``int(mb * 2**20)`` (A2.1)."""
-    if not math.isfinite(cap_mb * MIB) or cap_mb < 0:
+    is_number = isinstance(cap_mb, Real) and not isinstance(cap_mb, bool)  # files and --set may hold anything
+    if not is_number or not math.isfinite(cap_mb * MIB) or cap_mb < 0:
         raise InputError(f"bucket cap: {cap_mb!r} MiB is not legal; give a finite number >= 0")
     return int(cap_mb * MIB)
 

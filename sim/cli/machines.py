@@ -166,7 +166,7 @@ def scaling(
     measured: Measured = None,
     ranks: Path | None = option("A ranks file: how the ranks differ. Default: not at all."),
     jobs: options.Jobs = None,
-    set_: options.Settings = None,
+    set_: options.JobSwitches = None,
     output: Path | None = file_option("Write CSV here.", default=None),
 ) -> Answer:
     """Predict how a workload scales: efficiency and best caps by number of GPUs, and why caps change."""

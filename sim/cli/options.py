@@ -17,7 +17,7 @@ from sim.cli.printing import Answer, emit, note, one_document, suggest
 from sim.formats import files
 from sim.formats.documents import to_text
 from sim.formats.record_files import AS_RUN
-from sim.nouns.ddp_switches import Switches
+from sim.nouns.ddp_switches import SWITCHES, Switches
 from sim.nouns.settings import settings_of
 from sim.systems.fsdp2 import Fsdp2Settings
 from sim.systems.megatron import MegatronSettings
@@ -234,6 +234,7 @@ _SET = (
     "A setting of the system, by its own name; repeatable. DDP also: first_bucket_mb (MiB), "
     f"bucket_cap_mb_list (a list). {_SETTINGS}."
 )
+_SWITCH = f"A switch of the job, by torch's name; repeatable: {', '.join(SWITCHES)}."
 _PARTS = f"Predict without the job's own recorded step ({AS_RUN} beside WORKLOAD.json)."
 _CAP = "DDP's bucket_cap_mb: MiB, or a size such as 25MiB. Left out: DDP's default."
 _MOST = "Largest step error in percent, of a trace median error of bucket ends; beyond it exit 3."
@@ -251,6 +252,7 @@ BucketCap = Annotated[float | None, shared(_CAP, kind=Kind("MIB", parse_cap_mb))
 Caps = Annotated[Sequence[float] | None, shared("Caps; default: a range, or all.", kind=CAPS)]
 AssignmentFile = Annotated[Path | None, shared("An assignment file, such as tune writes.", "--assignment")]
 Settings = Annotated[list[Pair] | None, shared(_SET, "--set", kind=PAIR, panel=SYSTEM)]
+JobSwitches = Annotated[list[Pair] | None, shared(_SWITCH, "--set", kind=PAIR, panel=SYSTEM)]
 Arguments = Annotated[
     list[Pair] | None, shared("An argument for the factory; repeatable.", "--arg", kind=PAIR, panel=MODEL)
 ]

@@ -62,7 +62,7 @@ def tell_held(job: "RecordedJob") -> None:
     own = job.own
     if job.workload.switches:
         told = ", ".join(f"{name}={value}" for name, value in job.workload.switches.items())
-        say(f"the job as it ran: {told} (--set: otherwise)")
+        say(f"the job's switches: {told} (--set: otherwise)")
     if own is None:
         if job.why_not:
             note(f"not held to the recorded step: {job.why_not}")
@@ -238,7 +238,7 @@ def sweep(
         "Dtypes of the gradients, such as recorded,bfloat16.", kind=_DTYPES, default=None
     ),
     jobs: options.Jobs = None,
-    set_: options.Settings = None,
+    set_: options.JobSwitches = None,
     parts: options.Parts = False,
     output: Path | None = file_option("Write CSV here.", default=None),
 ) -> Answer:

@@ -41,7 +41,7 @@ def tune(
         kind=choice(*TUNED),
         default="ddp",
     ),
-    set_: options.Settings = None,
+    set_: options.JobSwitches = None,
     parts: options.Parts = False,
     output: Path | None = file_option("Write the assignment here.", default=None),
 ) -> Answer:
@@ -180,8 +180,14 @@ def export(
         assignment = sim.best_of(workload, hardware, "megatron").assignment
     else:
         assert hardware is not None
+        from sim.tuner.setting import tell_setting  # with numba, which the start of a command is spared
+
         found = sim.tune(workload, hardware)
         assignment = found.assignment
+        if target in _ALONE and found.setting.pick != "recommended":
+            note(
+                f"the best buckets there are; to set tune says: {tell_setting(found.setting, found.against)}"
+            )
     for doubt in () if hardware is None else doubts_about(workload, hardware):
         note(doubt)
     if target in _ALONE:

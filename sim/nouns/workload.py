@@ -70,6 +70,9 @@ class Buffer(Checked):
     num_bytes: Count
 
 
+CAPS = frozenset({"bucket_cap_mb", "bucket_cap_mb_list", "first_bucket_mb"})  # of DDP's buckets
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsRun:
     """How the job that a workload was recorded from ran under DistributedDataParallel.
@@ -81,6 +84,13 @@ class AsRun:
 
     switches: dict[str, Any] = field(default_factory=dict)
     bucket_indices: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.switches.keys() & CAPS:
+            raise InputError(
+                f"switches.{name}: {self.switches[name]!r} is not legal; caps are no switches of a job: give "
+                "them to what makes buckets of it (bucketsim simulate --set, sim.assign)"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from sim.nouns.ddp_switches import (
 )
 from sim.nouns.settings import read
 from sim.nouns.timeline import Iteration
-from sim.nouns.workload import ReadyTimes, Workload
+from sim.nouns.workload import CAPS, ReadyTimes, Workload
 from sim.systems.cut import PER_KEY, cut, number_keys
 from sim.systems.step_writer import check_backward
 from sim.units import MIB, cap_bytes
@@ -77,6 +77,8 @@ def ddp_limits(kwargs: Mapping[str, Any]) -> list[int]:
     if caps_mb is None:
         default = [DEFAULT_FIRST_BUCKET_BYTES, DEFAULT_BUCKET_CAP_BYTES]
         return default if cap_mb is None else [cap_bytes(cap_mb)]
+    if not isinstance(caps_mb, list | tuple):
+        raise InputError(f"bucket_cap_mb_list: {caps_mb!r} is not legal; give a list of caps in MiB: [1, 25]")
     if not caps_mb:
         raise InputError("bucket_cap_mb_list: an empty list is not legal; give at least one cap")
     if cap_mb is not None or "first_bucket_mb" in kwargs:
@@ -374,7 +376,7 @@ def with_switches(workload: Workload, assignment: Assignment, **options: Any) ->
             f"policy: {assignment.policy!r} is a system of its own, and takes no switches of "
             f"DistributedDataParallel such as {next(iter(options))}"
         )
-    for name in options.keys() & {*CAP_KWARGS, "first_bucket_mb"}:
+    for name in options.keys() & CAPS:
         raise InputError(f"{name}: {options[name]!r} is not legal; the assignment says what the buckets are")
     assignment.check_fits(workload)
     kwargs, settings = split_switches(options)

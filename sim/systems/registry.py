@@ -82,7 +82,7 @@ def assign(
     sizes = {
         "bucket_cap_mb": bucket_cap_mb,
         "first_bucket_mb": first_bucket_mb,
-        "bucket_cap_mb_list": None if bucket_cap_mb_list is None else list(bucket_cap_mb_list),
+        "bucket_cap_mb_list": bucket_cap_mb_list,
     }
     caps = {name: size for name, size in sizes.items() if size is not None}
     if caps and policy not in _BY_SIZE:

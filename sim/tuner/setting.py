@@ -154,7 +154,8 @@ def tell_setting(setting: Setting, against: str) -> str:
         return f"the recommended buckets: {saves}; no one cap is faster than {against}"
     cap, behind_ns = f"bucket_cap_mb={format_number(setting.cap_mb, 6)}", setting.behind_ns or 0
     best_ns = (setting.cap_step_ns or 0) - behind_ns
-    behind = f"{format_ms(behind_ns)} ({format_percent(behind_ns / best_ns if best_ns else 0.0)}) more than"
+    share = format_percent(abs(behind_ns) / best_ns if best_ns else 0.0)
+    behind = f"{format_ms(abs(behind_ns))} ({share}) {'more' if behind_ns >= 0 else 'less'} than"
     if setting.pick == "recommended":
         return f"the recommended buckets: {saves}; the best round cap, {cap}, takes {behind} they do"
     alike = "; over steps as they vary the two cannot be told apart" if setting.is_alike else ""

@@ -81,6 +81,8 @@ INPUT = {
     f"{SIMULATE} --set comm_hook=zip": "comm_hook='zip' is not legal; give one of fp16_compress",
     f"{SIMULATE} --set static_graph=true --set accumulation_steps=2": "static_graph and accumulation_steps",
     f"{SIMULATE} --set bucket_cap_mb_list=[1,25] --bucket-cap-mb 4": "bucket_cap_mb",
+    f"{SIMULATE} --set bucket_cap_mb_list=1,25": "bucket_cap_mb_list: '1,25' is not legal; give a list",
+    f"{SWEEP} --set bucket_cap_mb_list=[1,25]": "switches.bucket_cap_mb_list: [1, 25] is not legal",
     f"{SIMULATE} --policy zero1 --set static_graph=true": "static_graph=True is not modelled",
     f"{SIMULATE} --assignment a.json --policy single": "--assignment: give it without a policy and caps",
     f"{SIMULATE} --slowest 1e9": "1000000000.0 is not legal",
