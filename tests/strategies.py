@@ -275,8 +275,7 @@ def built(noun: Any, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def _any(hint: Any) -> st.SearchStrategy[Any]:
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        legal = next((mark for mark in inner if isinstance(mark, Legal)), None)
-        return st.from_type(hint) if legal is None else st.sampled_from(legal.words)
+        return _legal(inner[1])
     if origin is tuple:
         is_long = inner[-1] is ...
         return st.lists(_any(inner[0]), max_size=2).map(tuple) if is_long else st.tuples(*map(_any, inner))
@@ -289,6 +288,14 @@ def _any(hint: Any) -> st.SearchStrategy[Any]:
     if hint in _PLAIN:
         return _PLAIN[hint]
     return any_assignments() if hint is Assignment else built(hint)
+
+
+def _legal(legal: Legal) -> st.SearchStrategy[Any]:
+    if legal.words:
+        return st.sampled_from(legal.words)
+    if legal.kind is int:
+        return st.integers(int(legal.least), int(legal.most))
+    return st.floats(legal.least, legal.most, exclude_min=legal.is_open)
 
 
 @st.composite

@@ -11,11 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le
-
 from sim.errors import InputError
 from sim.formats.documents import parse_body
-from sim.nouns.checks import Legal, one_of
+from sim.nouns.checks import Checked, Legal, one_of
 from sim.nouns.cluster import (
     MAX_HOSTS,
     Cluster,
@@ -48,9 +46,9 @@ HOST_MEMORY = 204.8e9
 _TOPO_H = "NCCL src/graph/topo.h"
 _TCP = "IEEE 802.3; RFC 791, 9293, 7323"
 
-Gbit = Annotated[float, Gt(0), Le(1_000_000)]
-Mtu = Annotated[int, Ge(576), Le(9216)]
-Factor = Annotated[float, Ge(1e-3), Le(1e6)]
+Gbit = Annotated[float, Legal(kind=float, is_open=True, most=1_000_000)]
+Mtu = Annotated[int, Legal(least=576, most=9216)]
+Factor = Annotated[float, Legal(kind=float, least=1e-3, most=1e6)]
 
 
 def tcp_port(gbit_per_s: float, mtu: int = 1500) -> float:
@@ -72,7 +70,7 @@ def shaped_bytes_per_s(rate_bits: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PcieBox:
+class PcieBox(Checked):
     """One host whose GPUs are on PCIe x16, on one or two sockets.
 
     Without ``peer_to_peer`` data goes through host memory (NCCL's SHM transport). ``socket_link`` is what
@@ -159,7 +157,7 @@ class PcieHosts(PcieBox):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HgxEthernet:
+class HgxEthernet(Checked):
     """Eight A100 or H100 on NVSwitches as in a DGX, and one Ethernet port a host, over TCP.
 
     The port is on the first socket, and data goes through host memory. What that takes on PCIe 5 is not known

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from sim.clock.arrays import Floats, Ints
 from sim.errors import InputError
@@ -15,12 +14,13 @@ from sim.nouns.checks import Checked, Count, Legal, Positive, check
 from sim.nouns.workload import Workload
 from sim.units import format_number
 
-SMALLEST_PACE, LARGEST_PACE = 1e-3, 1e3
+PACE = Legal(kind=float, least=1e-3, most=1e3)
 MOST_RECORDED = 200  # iterations of a workload that are drawn from
 NO_ITERATIONS = "how a rank's iterations vary: no recorded iterations, and no pace_jitter"
 NO_FORWARD = "how forward and optimizer vary: only backward was recorded"
 NOT_TOGETHER = "whether ranks' iterations vary together: each rank draws from the recorded ones by itself"
-Sigma = Annotated[float, Ge(0), Le(2)]  # of a lognormal factor: at 2, one rank in 40 is 50 times as slow
+# Of a lognormal factor: at 2, one rank in 40 is 50 times as slow.
+Sigma = Annotated[float, Legal(kind=float, most=2)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class SlowRanks(Checked):
 
     first: Count
     count: Positive = 1
-    pace: Annotated[float, Ge(SMALLEST_PACE), Le(LARGEST_PACE)]
+    pace: Annotated[float, PACE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Ranks:
     pace_jitter: Sigma = 0.0
     pace_spread: Sigma = 0.0
     slow: tuple[SlowRanks, ...] = ()
-    stall_probability: Annotated[float, Ge(0), Le(1)] = 0.0
+    stall_probability: Annotated[float, Legal(kind=float, most=1)] = 0.0
     stall_ns: Count = 0
     provenance: dict[str, Any] = field(default_factory=dict)
     extensions: dict[str, Any] = field(default_factory=dict)
@@ -148,8 +148,7 @@ def make_crew(workload: Workload, world_size: int, ranks: Ranks) -> Crew:
     for slow in ranks.slow:
         paces[slow.first : slow.first + slow.count] *= slow.pace
     for pace in (paces.min(), paces.max()):
-        legal = Legal(kind=float, least=SMALLEST_PACE, most=LARGEST_PACE)
-        legal.take("slow: paces of one rank together", float(pace))
+        PACE.take("slow: paces of one rank together", float(pace))
     notes: list[str] = []
     variants = _recorded(workload, notes)
     recorded = len(variants) if len(variants) > 1 else 0

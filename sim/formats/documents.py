@@ -24,7 +24,6 @@ from sim.nouns.workload import DTYPE_BYTES, Workload
 
 SCHEMA_VERSION = 1
 _LONGEST_MESSAGE = 360
-_BOUNDS = {"greater_than_equal": ">= {ge}", "greater_than": "above {gt}", "less_than_equal": "<= {le}"}
 
 
 class _Kinded(Protocol):
@@ -102,9 +101,6 @@ def _explain(error: ValidationError, source: str) -> InputError:
         text = f"{where}: missing; it is required"
     elif kind in ("unexpected_keyword_argument", "extra_forbidden"):
         text = f"{where}: unknown key; put additions under 'extensions'"
-    elif kind in _BOUNDS:
-        bound = _BOUNDS[kind].format(**first["ctx"])
-        text = f"{where}: {shown(first['input'])} is not legal; give a number {bound}"
     else:
         text = f"{where}: {shown(first['input'])} is not legal: {first['msg']}"
     if len(text) > _LONGEST_MESSAGE:

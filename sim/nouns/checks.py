@@ -1,6 +1,6 @@
-"""What is legal: the range of a field is in its annotation, and is checked whenever a noun is made.
+"""What is legal: ``Legal`` in a field's annotation says it, and is checked whenever a noun is made.
 
-Every message names the field, the value and what is legal. pydantic reads the same annotations in files.
+Every message names the field, the value and what is legal.
 """
 
 from collections import Counter
@@ -9,8 +9,6 @@ from dataclasses import dataclass, fields
 from functools import cache
 from itertools import chain
 from typing import Annotated, Any, Literal, get_args, get_origin
-
-from annotated_types import Ge, Gt, Le
 
 from sim.errors import InputError
 
@@ -51,10 +49,10 @@ class Legal:
         return f"{what} {bound} {self.least:.7g}, at most {most}"
 
 
-Count = Annotated[int, Ge(0), Le(MAX_INT)]  # of anything, of ns, of bytes
-Positive = Annotated[int, Ge(1), Le(MAX_INT)]
-Factor = Annotated[float, Ge(1), Le(MAX_INT)]
-Rate = Annotated[float, Ge(1), Le(MAX_INT)]  # bytes/s: slower than one is a mistake
+Count = Annotated[int, Legal()]  # of anything, of ns, of bytes
+Positive = Annotated[int, Legal(least=1)]
+Factor = Annotated[float, Legal(kind=float, least=1)]
+Rate = Annotated[float, Legal(kind=float, least=1)]  # bytes/s: slower than one is a mistake
 
 
 class Checked:
@@ -94,23 +92,13 @@ def legal_fields(noun: Any) -> dict[str, Legal]:
 
 
 def _legal(annotation: Any) -> Legal | None:
-    """The range in an annotation: of the value, of what a tuple holds, or of what may be None."""
+    """What an annotation says is legal: of the value, of what a tuple holds, or of what may be None."""
     parts = get_args(annotation)
     if get_origin(annotation) is Literal:
         return Legal(words=parts, kind=str)
-    if get_origin(annotation) is not Annotated:
-        return next((legal for part in parts if (legal := _legal(part)) is not None), None)
-    if isinstance(parts[1], Legal):
-        return parts[1]
-    told: dict[str, Any] = {"kind": parts[0]}
-    for mark in parts[1:]:
-        if isinstance(mark, Le):
-            told["most"] = mark.le
-        elif isinstance(mark, Gt):
-            told |= {"least": mark.gt, "is_open": True}
-        elif isinstance(mark, Ge):
-            told["least"] = mark.ge
-    return Legal(**told)
+    if get_origin(annotation) is Annotated:
+        return next(mark for mark in parts if isinstance(mark, Legal))
+    return next((legal for part in parts if (legal := _legal(part)) is not None), None)
 
 
 def at_least(field: str, value: int | None, least: int) -> None:

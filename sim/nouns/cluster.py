@@ -5,10 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Le
-
 from sim.errors import InputError
-from sim.nouns.checks import Checked, Count, Rate, check, no_duplicates, one_of, shown
+from sim.nouns.checks import Checked, Count, Legal, Rate, check, no_duplicates, one_of, shown
 
 StepKind = Literal["nvlink", "nvswitch", "pcie", "shm", "qpi"]
 Generation = Literal["volta", "turing", "ampere", "hopper", "blackwell"]
@@ -19,8 +17,8 @@ MAX_HOSTS = 1_000_000
 MAX_GPUS = 576  # in one host: the largest NVLink domain announced
 MAX_RINGS = 64  # MAXCHANNELS of NCCL (src/include/device.h)
 _MOST_RAILS = 65_536
-PerHost = Annotated[int, Ge(1), Le(MAX_GPUS)]
-HostCount = Annotated[int, Ge(1), Le(MAX_HOSTS)]
+PerHost = Annotated[int, Legal(least=1, most=MAX_GPUS)]
+HostCount = Annotated[int, Legal(least=1, most=MAX_HOSTS)]
 _FULL_NAME = re.compile(r"host(0|[1-9]\d{0,8})\.gpu(0|[1-9]\d{0,8})", re.ASCII)
 
 
@@ -35,7 +33,7 @@ class Step(Checked):
 
     kind: StepKind
     bytes_per_s: Rate
-    rings: Annotated[int, Ge(1), Le(MAX_RINGS)] = 1
+    rings: Annotated[int, Legal(least=1, most=MAX_RINGS)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +52,7 @@ class HostKind:
     gpus: PerHost
     generation: Generation
     between_gpus: tuple[Step, ...] = ()
-    nics: Annotated[int, Ge(0), Le(MAX_GPUS)] = 0
+    nics: Annotated[int, Legal(most=MAX_GPUS)] = 0
     parts: PerHost = 1
     gpu_slot_bytes_per_s: Rate | None = None
     nic_slot_bytes_per_s: Rate | None = None
@@ -110,8 +108,8 @@ class Network(Checked):
 
     bytes_per_s: Rate
     hosts_per_leaf: HostCount
-    rails: Annotated[int, Ge(1), Le(_MOST_RAILS)] = 1
-    oversubscription: Annotated[float, Ge(1e-3), Le(1e6)] = 1.0
+    rails: Annotated[int, Legal(least=1, most=_MOST_RAILS)] = 1
+    oversubscription: Annotated[float, Legal(kind=float, least=1e-3, most=1e6)] = 1.0
     latency_ns: Count | None = None
     switch_latency_ns: Count = 0
     ll128: bool = True

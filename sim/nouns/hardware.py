@@ -6,8 +6,6 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Gt, Le
-
 from sim.errors import InputError
 from sim.nouns.checks import MAX_INT, Checked, Count, Factor, Legal, Rate, check, legal_fields, shown
 from sim.nouns.collective import CollectiveKind
@@ -65,9 +63,9 @@ class Hardware:
 
     KIND: ClassVar[str] = "hardware"
     name: str
-    world_size: Annotated[int, Ge(1), Le(MAX_RANKS)]
+    world_size: Annotated[int, Legal(least=1, most=MAX_RANKS)]
     all_reduce: Curve
-    comm_channels: Annotated[int, Ge(1), Le(MAX_CHANNELS)] = 1
+    comm_channels: Annotated[int, Legal(least=1, most=MAX_CHANNELS)] = 1
     channel_slowdown: Factor = 1.0
     shared_connection: bool = False
     launch_cost_ns: Count = 0
@@ -75,7 +73,7 @@ class Hardware:
     copy_in_bytes_per_s: Rate | None = None
     copy_out_bytes_per_s: Rate | None = None
     accumulate_bytes_per_s: Rate | None = None
-    queued_gather_factor: Annotated[float, Gt(0), Le(1)] = 1.0
+    queued_gather_factor: Annotated[float, Legal(kind=float, is_open=True, most=1)] = 1.0
     compute_slowdown: Factor = 1.0
     comm_slowdown: Factor = 1.0
     copy_in_slowdown: Factor = 1.0

@@ -359,7 +359,7 @@ REPORT, RANK_0 = b'{"schema_version": 1, "kind": "report", "provenance": {}}', R
         ([RUN], "no workload file beside it"),
         ([RUN, W], "no hardware file of 2 ranks"),
         ([RUN, W, H, ("h2", OTHER_H)], "2 hardware files of 2 ranks"),
-        ([rank("-1")], "rank: -1 is not legal"),
+        ([("r", RANK_0.replace(b'"rank":0', b'"rank":-1', 1))], "rank: -1 is not legal"),
         ([rank("0")], "^rank-0.jsonl: line 1: "),
         ([("a", RANK_0), ("b", RANK_0 + b"\n")], "second file of rank 0"),
         ([*TRACE.files.items(), RUN], "not legal beside traces"),
