@@ -20,7 +20,7 @@ from sim.formats.files import scratch_directory
 from sim.formats.recordings import load_recording
 from sim.importer.recorded import hardware_of, warmup_steps
 from sim.nouns.assignment import Assignment
-from sim.nouns.checks import at_least
+from sim.nouns.checks import Legal
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording
@@ -93,9 +93,9 @@ class Autotune:
     def __init__(
         self, ddp: nn.Module, record_steps: int = 10, verify_steps: int = 20, max_verify_steps: int = 200
     ) -> None:
-        at_least("record_steps", record_steps, 3)
-        at_least("verify_steps", verify_steps, FEWEST_STEPS)
-        at_least("max_verify_steps", max_verify_steps, verify_steps)
+        Legal(least=3).take("record_steps", record_steps)
+        Legal(least=FEWEST_STEPS).take("verify_steps", verify_steps)
+        Legal(least=verify_steps).take("max_verify_steps", max_verify_steps)
         self._record_steps, self._looks = record_steps, looks(verify_steps, max_verify_steps)
         self.result: Autotuned | None = None
         self._steps, self._begun = 0, time.perf_counter()

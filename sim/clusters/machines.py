@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from sim.errors import InputError
 from sim.formats.documents import parse_body
-from sim.nouns.checks import Checked, Legal, one_of
+from sim.nouns.checks import Checked, Legal
 from sim.nouns.cluster import (
     MAX_HOSTS,
     Cluster,
@@ -205,7 +205,7 @@ PRESETS = (*MACHINES, *BUILT)
 
 def check_preset(name: str) -> None:
     """Raise ``InputError`` unless there is such a preset."""
-    one_of("preset", name, PRESETS)
+    Legal(words=PRESETS).take("preset", name)
 
 
 def preset(name: str, hosts: int | None = None, **settings: Any) -> Cluster:

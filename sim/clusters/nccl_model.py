@@ -11,7 +11,7 @@ import numpy as np
 from sim.clusters import nccl_tables as tables
 from sim.clusters.fabric import Fabric, Hop, through_host
 from sim.clusters.nccl_tables import PROTOCOLS, STEP_US, Algorithm, Protocol, Wire
-from sim.nouns.checks import one_of
+from sim.nouns.checks import Legal
 from sim.nouns.cluster import NVLINKS, Generation
 from sim.nouns.hardware import CURVES
 
@@ -76,7 +76,7 @@ def methods(fabric: Fabric, collective: str) -> tuple[Method, ...]:
     Raises:
         InputError: a collective that fills no curve.
     """
-    one_of("collective", collective, CURVES)
+    Legal(words=CURVES).take("collective", collective)
     if fabric.world_size == 1:
         return ()
     allowed = [protocol for protocol in PROTOCOLS if protocol in fabric.protocols]

@@ -6,7 +6,7 @@ from math import log
 from typing import Any
 
 from sim.errors import InputError
-from sim.nouns.checks import Legal, one_of
+from sim.nouns.checks import Legal
 from sim.nouns.collective import CollectiveKind
 from sim.nouns.hardware import CURVES, MAX_RANKS, Curve, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
@@ -156,7 +156,7 @@ def narrowed(workload: Workload, precision: str) -> Workload:
     Raises:
         InputError: a dtype, or one of a gradient, that is not among ``PRECISIONS``.
     """
-    one_of("precision", precision, PRECISIONS)
+    Legal(words=PRECISIONS).take("precision", precision)
     made = []
     for gradient in workload.gradients:
         if gradient.dtype not in PRECISIONS:

@@ -4,7 +4,7 @@ Every message names the field, the value and what is legal.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import chain
@@ -69,10 +69,10 @@ def check(noun: Any) -> None:
     for name, legal in legal_fields(noun.__class__).items():
         value = getattr(noun, name)
         if not (type(value) is legal.kind is int and legal.least <= value <= legal.most):
-            check_value(name, value, legal)
+            _check_value(name, value, legal)
 
 
-def check_value(field: str, value: Any, legal: Legal) -> None:
+def _check_value(field: str, value: Any, legal: Legal) -> None:
     """Raise ``InputError`` unless ``value``, or all that a tuple holds, is legal or None."""
     if not isinstance(value, tuple | list):
         if value is not None:
@@ -81,7 +81,7 @@ def check_value(field: str, value: Any, legal: Legal) -> None:
     flat = tuple(chain.from_iterable(value)) if value and isinstance(value[0], tuple | list) else value
     is_whole = legal.kind is int and set(map(type, flat)) == {int}  # of many numbers the ends will do
     for item in (min(flat), max(flat)) if is_whole else flat:
-        check_value(field, item, legal)
+        _check_value(field, item, legal)
 
 
 @cache
@@ -99,16 +99,6 @@ def _legal(annotation: Any) -> Legal | None:
     if get_origin(annotation) is Annotated:
         return next(mark for mark in parts if isinstance(mark, Legal))
     return next((legal for part in parts if (legal := _legal(part)) is not None), None)
-
-
-def at_least(field: str, value: int | None, least: int) -> None:
-    """``value`` is None or an int in [least, 2**62]."""
-    check_value(field, value, Legal(least=least))
-
-
-def one_of(field: str, value: object, words: Collection[str]) -> None:
-    """``value`` is one of these words."""
-    Legal(words=tuple(words)).take(field, value)
 
 
 def no_duplicates(field: str, values: Sequence[Any]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from sim.errors import InputError
-from sim.nouns.checks import Checked, Count, Legal, Rate, check, no_duplicates, one_of, shown
+from sim.nouns.checks import Checked, Count, Legal, Rate, check, no_duplicates, shown
 
 StepKind = Literal["nvlink", "nvswitch", "pcie", "shm", "qpi"]
 Generation = Literal["volta", "turing", "ampere", "hopper", "blackwell"]
@@ -138,7 +138,7 @@ class Cluster:
         if not self.hosts:
             raise InputError("hosts: an empty list is not legal; give at least one group")
         for number, group in enumerate(self.hosts):
-            one_of(f"hosts.{number}.kind", group.kind, tuple(names))
+            Legal(words=tuple(names)).take(f"hosts.{number}.kind", group.kind)
         if self.host_count > MAX_HOSTS:
             raise InputError(f"hosts: {self.host_count} hosts are not legal; give at most {MAX_HOSTS}")
         if self.placement is not None:

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.checks import at_least, one_of
+from sim.nouns.checks import Legal
 from sim.nouns.gpus import GpuSheet, find_gpu, typical_device
 from sim.nouns.workload import Workload
 from sim.recorder.clocks import Clock
@@ -89,9 +89,10 @@ def estimate(
     """
     known = {"forward_ns": forward_ns, "backward_ns": backward_ns, "optimizer_ns": optimizer_ns}
     for what, value in (known | {"step_ns": step_ns}).items():
-        at_least(what, value, 0 if what == "optimizer_ns" else 1)
+        if value is not None:
+            Legal(least=0 if what == "optimizer_ns" else 1).take(what, value)
     if autocast is not None:
-        one_of("autocast", autocast, AUTOCAST_DTYPES)
+        Legal(words=tuple(AUTOCAST_DTYPES)).take("autocast", autocast)
     if (backward_ns, step_ns, gpu) == (None, None, None):
         raise InputError("backward_ns: nothing tells how long backward takes; give it, or step_ns, or a gpu")
     device = typical_device() if gpu is None else find_gpu(gpu)

@@ -6,7 +6,7 @@
 import logging
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 from weakref import WeakSet
 
 import msgspec
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sim.errors import InputError
 from sim.formats.documents import SCHEMA_VERSION
 from sim.formats.files import check_directory
-from sim.nouns.checks import at_least, one_of
+from sim.nouns.checks import Legal
 from sim.nouns.ddp_switches import ARGUMENTS
 from sim.nouns.devices import SERIALISING, backend_of, serialised_by
 from sim.nouns.recording import Level, RecordedEnd, RecordedLayout, RecordedParameter, RecordingHeader
@@ -66,8 +66,9 @@ class LiveRecording(StepWatch):
         wrap_state: Any = None,
     ) -> None:
         ddp = ddp_in(ddp_model)
-        one_of("level", level, ("full", "light"))
-        at_least("max_steps", max_steps, 1)
+        Legal(words=get_args(Level)).take("level", level)
+        if max_steps is not None:
+            Legal(least=1).take("max_steps", max_steps)
         if wrap is not None and level != "full":
             raise InputError("wrap: a communication hook is recorded at level='full' only; leave wrap out")
         self._named = trained(ddp.module, ddp.parameters_to_ignore)  # in the Reducer's order

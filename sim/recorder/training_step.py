@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map_only
 
 from sim.errors import InputError, MachineError, NotModelledError, SimError
 from sim.machine import cpu_model
-from sim.nouns.checks import at_least, one_of
+from sim.nouns.checks import Legal
 from sim.nouns.recording import RecordedStep
 from sim.nouns.workload import Buffer, Gradient, Workload
 from sim.recorder.clocks import Clock, clock_for
@@ -86,7 +86,7 @@ def build_step(given: Any, *, device: torch.device, dtype: str | None) -> ModelS
         InputError: an illegal dtype, a model that is wrapped or sharded, or no pair.
     """
     if dtype is not None:
-        one_of("dtype", dtype, DTYPES)
+        Legal(words=DTYPES).take("dtype", dtype)
     if not (isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[0], nn.Module)):
         kind = type(given).__name__
         raise InputError(f"factory: a {kind} is not legal; return (model, batch); sim.record records a loop")
@@ -148,8 +148,8 @@ def record(
             backward or several, its loss is not finite).
         MachineError: a GPU that is not here.
     """
-    at_least("warmup", warmup, 1)
-    at_least("repeats", repeats, 1)
+    Legal(least=1).take("warmup", warmup)
+    Legal(least=1).take("repeats", repeats)
     place = find_device(device)
     step, clock = build_step(pair, device=place, dtype=dtype), clock_for(place)
     timed: dict[bool, list[RecordedStep]] = {True: [], False: []}  # by whether all gradients were watched
@@ -185,7 +185,7 @@ def record(
 
 def find_device(name: str) -> torch.device:
     """``cpu``, or with ``cuda`` this process's GPU. Raises ``MachineError`` where there is none."""
-    one_of("device", name, ("cpu", "cuda"))
+    Legal(words=("cpu", "cuda")).take("device", name)
     if name == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():

@@ -28,7 +28,7 @@ from sim.costs.service_time import tilt_ratio
 from sim.errors import InputError
 from sim.metrics.intervals import union
 from sim.nouns.assignment import Assignment
-from sim.nouns.checks import at_least
+from sim.nouns.checks import Legal
 from sim.nouns.ddp_switches import read_switches
 from sim.nouns.hardware import RATES, Hardware
 from sim.nouns.measurement import MeasuredBucket, Measurement
@@ -135,7 +135,7 @@ def anchor(
         InputError: the step is shorter than any interference allows, longer than it can explain, the same
             whatever the factor is, or has in the workload's times what the factor would fix.
     """
-    at_least("step_ns", step_ns, 1)
+    Legal(least=1).take("step_ns", step_ns)
     if hardware.world_size == 1:
         raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
     hardware = without_own_costs(hardware)  # the factor holds them

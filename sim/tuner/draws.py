@@ -23,7 +23,7 @@ from sim.clock.program import MOST_NS, machine_of
 from sim.costs.doubts import FACTORS, Unknown, open_ranges, unknown, with_shared_host
 from sim.costs.service_time import service_ns, tilt_ratio
 from sim.errors import InputError
-from sim.nouns.checks import at_least
+from sim.nouns.checks import Legal
 from sim.nouns.hardware import COSTS, RATES, SCALARS, SLOWDOWNS, CurvePoint, Hardware
 from sim.tuner.problem import Buckets, Layout, Problem, curve_arrays, curve_of, lay_out, play_steps, services
 from sim.units import format_number
@@ -297,8 +297,8 @@ class Draws:
     """
 
     def __init__(self, problem: Problem, count: int = DRAWS, seed: int = 0) -> None:
-        at_least("draws", count, 1)
-        at_least("seed", seed, 0)
+        Legal(least=1).take("draws", count)
+        Legal().take("seed", seed)
         workload, places = problem.workload, len(problem)
         hardware = with_shared_host(problem.job, problem.hardware)
         count = min(count, MOST_CELLS // places)

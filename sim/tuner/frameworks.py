@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.errors import NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES, Assignment
-from sim.nouns.checks import one_of
+from sim.nouns.checks import Legal
 from sim.nouns.ddp_switches import SETTINGS, SWITCHES, read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Setting
@@ -140,7 +140,7 @@ def nearest_setting(
         NotModelledError: an assignment of another system than DistributedDataParallel, or a workload that
             the framework cannot train with the switches that it has.
     """
-    one_of("framework", framework, FRAMEWORKS)
+    Legal(words=tuple(FRAMEWORKS)).take("framework", framework)
     assignment.check_fits(workload)
     if assignment.policy not in DDP_POLICIES:
         raise NotModelledError(

@@ -8,7 +8,7 @@ import numpy as np
 from sim.costs.doubts import missing_curve
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
-from sim.nouns.checks import one_of
+from sim.nouns.checks import Legal
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
 from sim.systems.fsdp2 import blocks_of
@@ -44,7 +44,7 @@ def best_of(workload: Workload, hardware: Hardware, policy: str) -> BestSize:
         InputError, NotModelledError: the system does not train this workload as it is, or the hardware lacks
             the curve of a collective.
     """
-    one_of("policy", policy, OTHERS)
+    Legal(words=OTHERS).take("policy", policy)
     most = min(_MOST, max(_FEWEST, _WORK // len(workload.gradients)))
     if policy in STAGES and hardware.world_size > 1 and hardware.all_gather is None:
         raise NotModelledError(f"{policy}: {missing_curve(hardware, 'all_gather')}")

@@ -9,7 +9,7 @@ from typing import Any
 from sim.costs.doubts import UNMEASURED_COSTS, with_own_costs
 from sim.errors import InputError, ReplayError
 from sim.formats.files import make_directory
-from sim.nouns.checks import at_least
+from sim.nouns.checks import Legal
 from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.workload import Workload
@@ -77,7 +77,7 @@ def calibrate(job: CalibrationJob, place: Place, *, progress: Progress | None = 
         InputError: a single rank.
         ReplayError: a rank failed. MachineError: the box cannot be made here.
     """
-    at_least("ranks", place.world_size, 2)
+    Legal(least=2).take("ranks", place.world_size)
     story = CalibrationStory(job, progress)
     run_ranks(place, job, story.take)
     return story.hardware(place)
@@ -89,7 +89,7 @@ def prepare_calibration(job: CalibrationJob, directory: Path, world_size: int) -
     Raises:
         InputError: fewer than two ranks, or a directory that holds a job already.
     """
-    at_least("ranks", world_size, 2)
+    Legal(least=2).take("ranks", world_size)
     make_directory(directory)
     if (directory / JOB).exists():
         raise InputError(f"{directory}: holds a job already; give a new or empty directory")

@@ -10,7 +10,7 @@ from sim.errors import InputError
 from sim.formats.documents import json_text, parse_body, parse_json
 from sim.formats.files import read_bytes, write_atomically
 from sim.nouns.assignment import DDP_POLICIES, Assignment
-from sim.nouns.checks import Checked, Count, Positive, at_least, check
+from sim.nouns.checks import Checked, Count, Legal, Positive, check
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Mode
 from sim.nouns.workload import Workload
@@ -201,7 +201,7 @@ class CalibrationJob(Checked):
 
 def sizes_to(largest: int) -> tuple[int, ...]:
     """4 KiB to ``largest`` in powers of two, bytes."""
-    at_least("largest", largest, 4096)
+    Legal(least=4096).take("largest", largest)
     return tuple(1 << power for power in range(12, largest.bit_length()))
 
 

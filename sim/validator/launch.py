@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO
 
 from sim.errors import InputError, MachineError, ReplayError
 from sim.formats.files import scratch_directory
-from sim.nouns.checks import at_least
+from sim.nouns.checks import Legal
 from sim.units import format_number
 from sim.validator.jobs import Job, write_job
 
@@ -72,7 +72,7 @@ class Place:
     def __post_init__(self) -> None:
         if (self.box is None) != (self.rate_bits is None):
             raise InputError("box: --box and --rate go together; give both, such as --box 2 --rate 4gbit")
-        at_least("ranks", self.world_size, 1)
+        Legal(least=1).take("ranks", self.world_size)
         if self.box is not None and len(self.rates_bits) != self.box:
             raise InputError(
                 f"rate: {len(self.rates_bits)} rates are not legal for {self.box} hosts; give one for all, "
