@@ -16,7 +16,7 @@ from app.widgets import MOST, Knob, ask, take_name
 from app.words import DDP_PICKS, PICK_WORDS, PICKS, Pick
 from sim.nouns.ddp_switches import Switches
 from sim.nouns.hardware import MAX_RANKS
-from sim.nouns.settings import settings_of
+from sim.nouns.settings import legal_setting, settings_of
 from sim.systems.fsdp2 import Fsdp2Settings
 from sim.systems.megatron import MegatronSettings
 from sim.systems.textbook import BY_SIZE
@@ -29,14 +29,14 @@ def _switches(cls: type) -> tuple[Knob, ...]:
     """The settings of a system that the page offers, in the words of their fields."""
     found: list[Knob] = []
     for one in settings_of(cls).values():
-        told, choices = one.metadata, one.metadata["choices"]
+        words, legal = one.metadata["help"], legal_setting(one)
+        choices = legal.words
         default: Any = one.default
         if choices and default is None:
             default = _UNSET.get(one.name, "as it is")
             choices = (default, *choices)
-        if told["help"]:
-            most = min(told["most"], MOST)
-            found.append(Knob(one.name, default, told["help"], told["least"], most, choices))
+        if words:
+            found.append(Knob(one.name, default, words, legal.least, min(legal.most, MOST), choices))
     return tuple(found)
 
 

@@ -87,18 +87,19 @@ def _check_value(field: str, value: Any, legal: Legal) -> None:
 @cache
 def legal_fields(noun: Any) -> dict[str, Legal]:
     """What is legal for the fields of a dataclass that have a range or a choice of words."""
-    found = {one.name: _legal(one.type) for one in fields(noun)}
+    found = {one.name: legal_by(one.type) for one in fields(noun)}
     return {name: legal for name, legal in found.items() if legal is not None}
 
 
-def _legal(annotation: Any) -> Legal | None:
-    """What an annotation says is legal: of the value, of what a tuple holds, or of what may be None."""
+def legal_by(annotation: Any) -> Legal | None:
+    """What an annotation says is legal: of the value, of what a tuple holds, or of what may be None; None
+    where it has neither a range nor words."""
     parts = get_args(annotation)
     if get_origin(annotation) is Literal:
         return Legal(words=parts, kind=str)
     if get_origin(annotation) is Annotated:
         return next(mark for mark in parts if isinstance(mark, Legal))
-    return next((legal for part in parts if (legal := _legal(part)) is not None), None)
+    return next((legal for part in parts if (legal := legal_by(part)) is not None), None)
 
 
 def no_duplicates(field: str, values: Sequence[Any]) -> None:

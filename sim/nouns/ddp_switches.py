@@ -8,11 +8,12 @@ imports no third-party package.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import CAP_KWARGS, Assignment
-from sim.nouns.settings import micro_batches, read, setting, settings_of
+from sim.nouns.checks import Legal
+from sim.nouns.settings import MICRO_BATCHES, MicroBatches, read, setting, settings_of
 from sim.units import MIB
 
 Version = tuple[int, int]
@@ -23,7 +24,6 @@ ZERO_CAP_SINCE: Version = (2, 12)  # bucket_cap_mb=0 (A2.1)
 DEFAULT_FIRST_BUCKET_BYTES = MIB  # dist._DEFAULT_FIRST_BUCKET_BYTES (A2.1)
 DEFAULT_BUCKET_CAP_BYTES = 25 * MIB
 OptimizeDdp = Literal["ddp_optimizer", "no_optimization"]
-FLOATS = ("float32", "bfloat16", "float16", "float64")
 # Arguments that change no step while they are off.
 _OFF = ("check_reduction", "delay_all_reduce_named_params", "mixed_precision", "param_to_hook_all_reduce")
 _NO_LOW_RANK = "its all-reduces are launched by callbacks, with products of matrices between them (A3.17)"
@@ -51,6 +51,7 @@ _HOOKS = (
     CommHook("noop", module="debugging_hooks", sends=False),
 )
 HOOKS: Mapping[str, CommHook] = {one.name: one for one in _HOOKS}
+HookName = Annotated[str, Legal(words=tuple(HOOKS), kind=str)]
 
 
 def _argument(
@@ -82,13 +83,12 @@ class Switches:
     batched_grad_copy: bool = _argument(  # A3.4
         False, "Copies a bucket's gradients at once (torch 2.12).", since=(2, 12), recorded=True
     )
-    comm_hook: str | None = setting(  # A3.17
+    comm_hook: HookName | None = setting(  # A3.17
         None,
         "What is sent in place of DDP's all-reduce: 16-bit gradients, or nothing (noop).",
-        choices=tuple(HOOKS),
         not_modelled={"powerSGD": _NO_LOW_RANK, "batched_powerSGD": _NO_LOW_RANK},
     )
-    accumulation_steps: int = micro_batches()  # A3.12
+    accumulation_steps: MicroBatches = setting(1, MICRO_BATCHES)  # A3.12
     no_sync: bool = setting(True, "Micro-batches before the last reduce nothing; off: each does.")  # A3.12
     set_to_none: bool = setting(  # A3.4
         True, "zero_grad(set_to_none=…); off: gradients stay in memory, and in their buckets."
@@ -107,14 +107,13 @@ class Switches:
         None,
         "Under torch.compile (torch._dynamo.config.optimize_ddp): gradients are ready where its cuts end; "
         "with no_optimization after the whole backward.",
-        choices=get_args(OptimizeDdp),
         not_modelled={
             "python_reducer": "Inductor makes its buckets",
             "python_reducer_without_compiled_forward": "torch does as under no_optimization",
         },
     )
-    compile_cap_mb: float | None = setting(  # A11.1
-        None, "The cap of torch.compile's cuts, apart from that of the buckets. Empty: the same.", above=0
+    compile_cap_mb: Annotated[float, Legal(kind=float, is_open=True)] | None = setting(  # A11.1
+        None, "The cap of torch.compile's cuts, apart from that of the buckets. Empty: the same."
     )
     syncs_buffers: bool = True
     sends_buffers: bool = True

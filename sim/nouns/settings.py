@@ -5,49 +5,39 @@ From the field follow which values are refused, with which words, and what comma
 
 from collections.abc import Mapping
 from dataclasses import Field, field, fields
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from sim.errors import InputError, NotModelledError
-from sim.nouns.checks import MAX_INT, Legal
+from sim.nouns.checks import Legal, legal_by
 
-MAX_ACCUMULATION_STEPS = 10_000
+MicroBatches = Annotated[int, Legal(least=1, most=10_000)]  # a step
+MICRO_BATCHES = "Micro-batches a step. The gain is against DDP's default with as many."
 T = TypeVar("T")
 
 
 def setting(
-    default: Any,
-    help: str = "",
-    *,
-    least: float = 0,
-    above: float | None = None,
-    most: float = MAX_INT,
-    choices: tuple[str, ...] = (),
-    not_modelled: Mapping[str, str] | None = None,
-    **more: Any,
+    default: Any, help: str = "", *, not_modelled: Mapping[str, str] | None = None, **more: Any
 ) -> Any:
-    """A field that can be set. Its type says what is legal: a flag, a number or a text.
+    """A field that can be set. Its annotation says what is legal: a flag, a number, a text.
 
     Args:
         default: the system's own; where it is None, None may be given, too.
         help: the page's words for it; without any the page does not offer it.
-        least: of a number; ``above`` instead, where the bound itself is not legal. ``most``: the other bound.
-        choices: the only texts that are legal.
         not_modelled: further values that the system takes, and why they are refused.
         more: what only some systems say of a setting.
     """
-    told = {"least": least, "above": above, "most": most, "choices": choices}
-    return field(default=default, metadata={"help": help, "not_modelled": not_modelled or {}, **told, **more})
-
-
-def micro_batches(**more: Any) -> Any:
-    """The setting of how many micro-batches a step has, whatever its name."""
-    words = "Micro-batches a step. The gain is against DDP's default with as many."
-    return setting(1, words, least=1, most=MAX_ACCUMULATION_STEPS, **more)
+    return field(default=default, metadata={"help": help, "not_modelled": not_modelled or {}, **more})
 
 
 def settings_of(cls: Any) -> Mapping[str, Field[Any]]:
     """The settings of a dataclass by name, in order; its other fields are none."""
     return {one.name: one for one in fields(cls) if one.metadata}
+
+
+def legal_setting(one: Field[Any]) -> Legal:
+    """What a setting may be beside None: what its annotation says, or anything of its type."""
+    kinds = get_args(one.type) or (one.type,)
+    return legal_by(one.type) or Legal(kind=next(kind for kind in (bool, int, float, str) if kind in kinds))
 
 
 def read(cls: type[T], system: str, given: Mapping[str, Any], **known: Any) -> T:
@@ -70,17 +60,12 @@ def _read(system: str, one: Field[Any], value: Any) -> Any:
     """The value as the system takes it."""
     if value is None and one.default is None:
         return None
-    told = one.metadata
-    if isinstance(value, str) and value in told["not_modelled"]:
+    legal, refused = legal_setting(one), one.metadata["not_modelled"]
+    if isinstance(value, str) and value in refused:
         raise NotModelledError(
-            f"{system}: {one.name}={value!r} is not modelled: {told['not_modelled'][value]}; "
-            f"give one of {', '.join(told['choices'])}"
+            f"{system}: {one.name}={value!r} is not modelled: {refused[value]}; give {legal}"
         )
-    kinds = get_args(one.type) or (one.type,)
-    kind = next((kind for kind in (bool, int, float) if kind in kinds), str)
-    least, is_open = (told["least"], False) if told["above"] is None else (told["above"], True)
-    legal = Legal(words=told["choices"], kind=kind, least=least, is_open=is_open, most=told["most"])
-    is_whole = kind is int and isinstance(value, float) and value.is_integer()  # as 5e8 is in JSON
+    is_whole = legal.kind is int and isinstance(value, float) and value.is_integer()  # as 5e8 is in JSON
     if not legal.holds(int(value) if is_whole else value):
         raise InputError(f"{system}: {one.name}={value!r} is not legal; give {legal}")
-    return kind(value)
+    return legal.kind(value)

@@ -9,14 +9,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sim.clock.program import AROUND, COPY_IN, HOOK, Program, machine_of
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
+from sim.nouns.checks import Count, Positive
 from sim.nouns.collective import Collective, Phase
-from sim.nouns.ddp_switches import FLOATS
-from sim.nouns.settings import micro_batches, read, setting
+from sim.nouns.settings import MICRO_BATCHES, MicroBatches, read, setting
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import (
     Plan,
@@ -31,6 +31,7 @@ from sim.units import transfer_ns
 POLICY = "fully_shard"
 FSDP2_SINCE = (2, 13)  # whose fully_shard this is
 BLOCKS = "blocks"
+Float = Literal["float32", "bfloat16", "float16", "float64"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +50,22 @@ class Fsdp2Settings:
     reshard_after_forward: bool = setting(  # A10.3
         True, "Frees parameters after forward; backward gathers them again."
     )
-    backward_prefetch: int = setting(  # A10.3
+    backward_prefetch: Count = setting(  # A10.3
         0, "How many units each one prefetches in backward; 0: implicitly the next."
     )
-    forward_prefetch: int = setting(  # A10.2
+    forward_prefetch: Count = setting(  # A10.2
         0, "How many units each one prefetches in forward; 0: implicitly the next."
     )
-    replicas: int = setting(  # A10.7
-        1, "HSDP: how many groups of ranks hold all parameters each. 1: all ranks share them.", least=1
+    replicas: Positive = setting(  # A10.7
+        1, "HSDP: how many groups of ranks hold all parameters each. 1: all ranks share them."
     )
-    param_dtype: str | None = setting(  # A10.5
-        None, "MixedPrecisionPolicy: what parameters are gathered and computed in.", choices=FLOATS
+    param_dtype: Float | None = setting(  # A10.5
+        None, "MixedPrecisionPolicy: what parameters are gathered and computed in."
     )
-    reduce_dtype: str | None = setting(  # A10.5
-        None, "MixedPrecisionPolicy: what gradients travel in.", choices=FLOATS
+    reduce_dtype: Float | None = setting(  # A10.5
+        None, "MixedPrecisionPolicy: what gradients travel in."
     )
-    accumulation_steps: int = micro_batches()  # A10.6
+    accumulation_steps: MicroBatches = setting(1, MICRO_BATCHES)  # A10.6
 
     def shards(self, world_size: int) -> int:
         """How many ranks share each parameter. Raises ``InputError`` unless ``replicas`` leaves 2 or more."""

@@ -13,7 +13,7 @@ from sim.clock.program import AROUND, HOOK, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, Phase
-from sim.nouns.settings import micro_batches, read, setting, settings_of
+from sim.nouns.settings import MICRO_BATCHES, MicroBatches, read, setting, settings_of
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import Plan, StepWriter, check_gradients, completed_by, shared_optimizer_ns
 from sim.units import transfer_ns
@@ -56,7 +56,7 @@ class MegatronSettings:
         "Gathers parameters during forward; needs overlap_grad_reduce and use_distributed_optimizer.",
         flag="--overlap-param-gather",
     )
-    num_microbatches: int = micro_batches()  # A9.4
+    num_microbatches: MicroBatches = setting(1, MICRO_BATCHES)  # A9.4
 
     def grad_dtype(self, dtype: str) -> str:
         """What gradients of parameters of ``dtype`` are kept in, and travel as (A9.1)."""

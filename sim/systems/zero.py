@@ -9,14 +9,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from sim.clock.program import AROUND, COPY_IN, OPTIMIZER, Program
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
+from sim.nouns.checks import Legal, Positive
 from sim.nouns.collective import Collective
 from sim.nouns.hardware import Hardware
-from sim.nouns.settings import micro_batches, read, setting, settings_of
+from sim.nouns.settings import MICRO_BATCHES, MicroBatches, read, setting, settings_of
 from sim.nouns.timeline import Iteration
 from sim.nouns.workload import DTYPE_BYTES, Workload
 from sim.systems.step_writer import Plan, StepWriter, check_gradients, message, shared_optimizer_ns
@@ -38,17 +39,17 @@ class ZeroSettings:
 
     stage: int
     dtype: str
-    reduce_bucket_size: int = setting(  # A5.1
-        500_000_000, "Elements (not bytes) after which a bucket is sent.", least=1
+    reduce_bucket_size: Positive = setting(  # A5.1
+        500_000_000, "Elements (not bytes) after which a bucket is sent."
     )
     overlap_comm: bool = setting(False, "Reduces on a stream of its own, during backward.")  # A5.6
     contiguous_gradients: bool = setting(True, "Copies gradients into one buffer as they arrive.")  # A5.5
     reduce_scatter: bool = setting(  # A5.7
         True, "Divides first, and keeps what this rank owns; off: one plain all-reduce a bucket."
     )
-    gradient_accumulation_steps: int = micro_batches(place="beside")  # A5.9
-    communication_data_type: str | None = setting(  # A8.8
-        None, "The dtype in which gradients travel.", choices=tuple(_DTYPES), place="beside"
+    gradient_accumulation_steps: MicroBatches = setting(1, MICRO_BATCHES, place="beside")  # A5.9
+    communication_data_type: Literal["fp32", "fp16", "bf16"] | None = setting(  # A8.8
+        None, "The dtype in which gradients travel.", place="beside"
     )
     cpu_offload: bool = setting(False, "Gradients go to the host, and the optimizer runs there.")  # A8.8
     gradient_clipping: float = setting(1.0, "The largest norm; 0 switches clipping off.", place="beside")
@@ -58,17 +59,14 @@ class ZeroSettings:
     prescale_gradients: bool = setting(  # A8.8
         False, "Divides before reducing; not with reduce_scatter in stage 2.", place="beside"
     )
-    gradient_predivide_factor: float = setting(  # A8.8
-        1.0, "Divides before reducing; not with reduce_scatter in stage 2.", above=0, place="beside"
+    gradient_predivide_factor: Annotated[float, Legal(kind=float, is_open=True)] = setting(  # A8.8
+        1.0, "Divides before reducing; not with reduce_scatter in stage 2.", place="beside"
     )
     check_grad_overflow: bool = setting(
         True, "With bf16 parameters: whether step() looks for overflow.", place="bf16"
     )
-    accelerator: str = setting(  # the environment's
-        "cuda",
-        "On cpu every collective blocks the host (DS_ACCELERATOR=cpu).",
-        choices=("cuda", "cpu"),
-        place="elsewhere",
+    accelerator: Literal["cuda", "cpu"] = setting(  # the environment's
+        "cuda", "On cpu every collective blocks the host (DS_ACCELERATOR=cpu).", place="elsewhere"
     )
 
     @property
