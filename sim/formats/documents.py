@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -35,31 +34,14 @@ Body = TypeVar("Body")
 Number = TypeVar("Number", int, float)
 
 
-def _strict_dataclasses(noun: type[Any], seen: set[type[Any]]) -> None:
-    """Make pydantic strict on ``noun`` and on every dataclass it holds (unknown keys are errors)."""
-    if noun in seen or not is_dataclass(noun):
-        return
-    seen.add(noun)
-    with_config(ConfigDict(strict=True, extra="forbid"))(noun)
-    for member in fields(noun):
-        for part in _parts(member.type):
-            _strict_dataclasses(part, seen)
-
-
-def _parts(annotation: Any) -> list[type[Any]]:
-    arguments = getattr(annotation, "__args__", None)
-    if arguments:
-        return [part for argument in arguments for part in _parts(argument)]
-    return [annotation] if isinstance(annotation, type) else []
-
-
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
 def _adapter(noun: type[Any]) -> TypeAdapter[Any]:
+    """How pydantic reads and writes a dataclass: strict on it and on all that it holds (no unknown keys)."""
     if noun not in _ADAPTERS:
-        _strict_dataclasses(noun, set())
-        _ADAPTERS[noun] = TypeAdapter(noun)
+        strict = with_config(ConfigDict(strict=True, extra="forbid"))
+        _ADAPTERS[noun] = TypeAdapter(strict(noun))
     return _ADAPTERS[noun]
 
 
