@@ -18,7 +18,7 @@ from sim.nouns.hardware import CURVES, SLOWDOWNS, Hardware
 from sim.nouns.measurement import Measurement, Record
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.report import Report
-from sim.nouns.timeline import PathSpan, Timeline
+from sim.nouns.timeline import Span, Timeline
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.truth.recorded_job import held_to
@@ -212,7 +212,7 @@ class Played:
 
     timeline: Timeline
     report: Report
-    path: tuple[PathSpan, ...]
+    path: tuple[Span, ...]
 
     @property
     def assignment(self) -> Assignment:

@@ -7,7 +7,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app.figures import style
-from sim.nouns.timeline import BucketTimes, PathSpan, Timeline
+from sim.nouns.timeline import BucketTimes, Timeline
+from sim.nouns.timeline import Span as PathSpan
 from sim.units import MIB, format_number
 
 MAX_SPANS = 1000  # beyond, a browser plots for longer than one waits: 4,000 take it two seconds

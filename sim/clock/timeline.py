@@ -151,8 +151,8 @@ def _buckets(outcome: Outcome, played: Sequence[CollectiveTimes]) -> tuple[Bucke
     return tuple(made)
 
 
-def _spans(outcome: Outcome) -> tuple[tuple[Span, ...], int]:
-    """Every span with what released it, and the number of the one that the lane's end came with.
+def _spans(outcome: Outcome) -> tuple[tuple[Span, ...], tuple[int, ...], int]:
+    """Every span, what released each, and the one that the lane's end came with: by their numbers.
 
     A collective is launched by the lane, by the launch before it or by the collective that it follows; where
     it had no channel then, another one left it to it. What the lane does next is released by what it did
@@ -162,6 +162,7 @@ def _spans(outcome: Outcome) -> tuple[tuple[Span, ...], int]:
     cost = 0 if machine.launch_blocks_compute else machine.launch_cost_ns
     # The spans of a collective, one behind the other; of each the number of its first, its own and its last.
     spans: list[Span] = []
+    causes: list[int] = []  # at first the span before it
     first, sent, done = [], [], []
     for number, (one, times) in enumerate(zip(collectives, zip(*outcome.columns, strict=True), strict=True)):
         launch, taken, start, end, usable = times
@@ -175,22 +176,24 @@ def _spans(outcome: Outcome) -> tuple[tuple[Span, ...], int]:
         parts.append((one.kind, start, end))
         if usable > end:
             parts.append(("settle", end, usable))
-        for part in parts:
-            spans.append(Span(*part, one.bucket, None, number, len(spans) - 1))
+        for kind, begin, until in parts:
+            causes.append(len(spans) - 1)
+            spans.append(Span(kind=kind, start_ns=begin, end_ns=until, bucket=one.bucket, collective=number))
         done.append(len(spans) - 1)
 
-    released: dict[int, int] = {}  # what else than the span before it
     last, now, launcher = -1, 0, -1
     for item, ended in zip(outcome.program.lane, outcome.ended_ns, strict=True):
         if item.kind == lane.WAIT and ended > now:
             last = done[item.collective]
         elif ended > now:
             bucket = collectives[item.collective].bucket if item.kind == lane.LAUNCH else item.bucket
-            spans.append(Span(_KINDS[item.kind], now, ended, bucket, item.gradient, None, last))
+            kind, gradient = _KINDS[item.kind], item.gradient
+            spans.append(Span(kind=kind, start_ns=now, end_ns=ended, bucket=bucket, gradient=gradient))
+            causes.append(last)
             last = len(spans) - 1
         if item.kind == lane.LAUNCH:
             at, begun = first[item.collective], outcome.launch_ns[item.collective] - cost
-            released[at] = last if begun == ended else launcher
+            causes[at] = last if begun == ended else launcher
             launcher = at
         now = ended
 
@@ -198,18 +201,18 @@ def _spans(outcome: Outcome) -> tuple[tuple[Span, ...], int]:
     # Who has left a channel is not among these where forward's gathers last into backward.
     for number, one in enumerate(collectives):
         if one.after is not None:
-            released[first[number]] = done[one.after]
+            causes[first[number]] = done[one.after]
         if outcome.taken_ns[number] > outcome.launch_ns[number]:
             by = left.get(outcome.taken_ns[number], -1)
             channel = -1 if by < 0 else done[by] if collectives[by].holds_channel else sent[by]
-            released[sent[number] - (outcome.start_ns[number] > outcome.taken_ns[number])] = channel
-    return tuple(span._replace(cause=released.get(k, span.cause)) for k, span in enumerate(spans)), last
+            causes[sent[number] - (outcome.start_ns[number] > outcome.taken_ns[number])] = channel
+    return tuple(spans), tuple(causes), last
 
 
 def make_timeline(outcome: Outcome, **step: Any) -> Timeline:
     """The timeline of one played program, a micro-batch; ``step``: what only who plays it knows of it."""
     whole, outcome = outcome, outcome.in_backward()
-    spans, released_by = _spans(outcome)
+    spans, causes, released_by = _spans(outcome)
     played, added = _collectives(outcome), whole.before_forward
     optimizer_ns = sum(item.duration_ns for item in whole.program.lane if item.kind == lane.OPTIMIZER)
     return Timeline(
@@ -226,6 +229,7 @@ def make_timeline(outcome: Outcome, **step: Any) -> Timeline:
         early_launches=whole.program.early_launches,
         notes=whole.program.notes,
         spans=spans,
+        causes=causes,
         released_by=released_by,
         **step,
     )

@@ -13,7 +13,7 @@ from sim.costs.service_time import service_ns
 from sim.metrics.intervals import intersection_length
 from sim.nouns.collective import Collective, CollectiveKind
 from sim.nouns.hardware import SLOWDOWNS
-from sim.nouns.timeline import BucketTimes, PathSpan, Timeline
+from sim.nouns.timeline import BucketTimes, Span, Timeline
 from sim.nouns.workload import Gradient
 from sim.units import format_ms, format_percent, format_size
 
@@ -28,21 +28,16 @@ _AVOIDED_BY = {
 }
 
 
-def critical_path(timeline: Timeline) -> tuple[PathSpan, ...]:
+def critical_path(timeline: Timeline) -> tuple[Span, ...]:
     """The spans that decide when the last gradient is available, in time order; all take time.
 
     Every span has a cause, so that one way leads to each, without a gap, from the start of backward.
     """
     if timeline.released_by == _START:
         return ()
-    causes = networkx.DiGraph((one.cause, number) for number, one in enumerate(timeline.spans))
+    causes = networkx.DiGraph((cause, number) for number, cause in enumerate(timeline.causes))
     way = networkx.shortest_path(causes, _START, timeline.released_by)
-    spans = (timeline.spans[number]._asdict() for number in way[1:])
-    return tuple(
-        PathSpan(**{name: value for name, value in span.items() if name != "cause"})
-        for span in spans
-        if span["end_ns"] > span["start_ns"]
-    )
+    return tuple(span for span in map(timeline.spans.__getitem__, way[1:]) if _length(span))
 
 
 class Bottleneck(NamedTuple):
@@ -63,8 +58,8 @@ class _Batch(NamedTuple):
     """A micro-batch that reduces, its critical path, the collectives among its spans, and what they carry."""
 
     played: Timeline
-    path: Sequence[PathSpan]
-    sent: list[PathSpan]
+    path: Sequence[Span]
+    sent: list[Span]
     carried: list[Collective]
 
 
@@ -390,7 +385,7 @@ def _services_ns(sent: Iterable[Collective]) -> int:
     return sum(one.service_ns for one in sent)
 
 
-def _length(span: PathSpan) -> int:
+def _length(span: Span) -> int:
     return span.end_ns - span.start_ns
 
 

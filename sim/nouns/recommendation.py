@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.report import Report
-from sim.nouns.timeline import PathSpan
+from sim.nouns.timeline import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +125,8 @@ class Recommendation:
     gain: Gain
     plateau: Plateau
     setting: Setting
-    critical_path: tuple[PathSpan, ...] = ()
-    baseline_path: tuple[PathSpan, ...] = ()
+    critical_path: tuple[Span, ...] = ()
+    baseline_path: tuple[Span, ...] = ()
     notes: tuple[str, ...] = ()
     against: str = "DDP's default"
     provenance: dict[str, Any] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """What happens: the spans of one simulated step, from the start of backward."""
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.collective import Collective, CollectiveKind, CollectiveTimes, EarlyLaunch
@@ -15,12 +15,13 @@ Iteration = Literal["steady"] | int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PathSpan:
-    """One link of the critical path, ns from the start of backward.
+class Span:
+    """What took time in a step, ns from the start of backward.
 
-    ``settle`` is what a callback computes between collectives, or between one and the use of its result;
-    ``straggler`` what a collective that has its channel waits for the last rank to come to it.
-    ``collective`` is the place among the timeline's: those of a chain may be alike but for it.
+    ``gradient`` is None for backward's tail. ``hook`` is what a communication hook or another system's own
+    hook computes before it launches; ``settle`` what a callback computes between collectives, or between one
+    and the use of its result; ``straggler`` what a collective that has its channel waits for the last rank to
+    come to it. ``collective`` is the place among the timeline's: those of a chain may be alike but for it.
     """
 
     kind: PathKind
@@ -29,20 +30,6 @@ class PathSpan:
     bucket: int | None = None
     gradient: int | None = None
     collective: int | None = None
-
-
-class Span(NamedTuple):
-    """What took time in a step, as in ``PathSpan``, and what released it: ``cause``, the number of the span
-    that it began at the end of; -1: the start of backward. ``gradient`` is None for backward's tail. ``hook``
-    is what a communication hook or another system's own hook computes before it launches."""
-
-    kind: PathKind
-    start_ns: int
-    end_ns: int
-    bucket: int | None
-    gradient: int | None
-    collective: int | None
-    cause: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +71,9 @@ class Timeline:
     optimizer's step as this system runs it, ``post_sync_ns`` what else follows (ZeRO's all-gather).
     ``slowest`` is the workload as the slowest other rank ran it; None: no rank was later than this one.
     ``buffer_bytes`` is the most that buckets hold in memory. ``spans`` are those of all collectives, then the
-    lane's in order; ``released_by`` is the number of the one that synchronisation ends with, -1 where it
-    takes no time.
+    lane's in order; ``causes`` the number of the span that released each, which began at the end of that one
+    (-1: the start of backward); ``released_by`` is the number of the one that synchronisation ends with, -1
+    where it takes no time.
     """
 
     workload: Workload
@@ -109,6 +97,7 @@ class Timeline:
     slowest: Workload | None = None
     buffer_bytes: int = 0
     spans: tuple[Span, ...] = ()
+    causes: tuple[int, ...] = ()
     released_by: int = -1
 
     @property

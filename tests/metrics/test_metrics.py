@@ -16,7 +16,7 @@ from sim.metrics.step import overlap_ratio
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CURVES, SLOWDOWNS, Hardware
 from sim.nouns.report import Report
-from sim.nouns.timeline import PathSpan, Span, Timeline
+from sim.nouns.timeline import Span, Timeline
 from sim.nouns.workload import Buffer, Workload
 from tests.effort import tries
 from tests.handmade import handmade, points, wired
@@ -80,7 +80,7 @@ def test_report_says_what_the_timeline_says(case: Case) -> None:
 # The critical path: a chain without a gap, made of spans that exist.
 
 
-def check_exists(span: PathSpan, timeline: Timeline) -> None:
+def check_exists(span: Span, timeline: Timeline) -> None:
     """What the path has of a bucket is what became of it."""
     if span.bucket is None or span.kind == "copy_in":
         return
@@ -131,7 +131,7 @@ def check_cause(before: Span, after: Span, timeline: Timeline) -> None:
         assert before.end_ns == timeline.backward_end_ns
 
 
-def gapless(timeline: Timeline) -> tuple[PathSpan, ...]:
+def gapless(timeline: Timeline) -> tuple[Span, ...]:
     """The path, which goes without a gap from the start of backward to where gradients are synchronised."""
     path = critical_path(timeline)
     ends = [0, *(span.end_ns for span in path)]
@@ -148,9 +148,9 @@ def test_path_is_gapless_and_real(case: Case, engine: str) -> None:
     for span in gapless(timeline):
         check_exists(span, timeline)
     if all(bucket.start_ns < bucket.end_ns for bucket in timeline.buckets):  # no links through empty spans
-        for link in timeline.spans:
-            if link.cause >= 0:
-                check_cause(timeline.spans[link.cause], link, timeline)
+        for cause, link in zip(timeline.causes, timeline.spans, strict=True):
+            if cause >= 0:
+                check_cause(timeline.spans[cause], link, timeline)
 
 
 @settings(max_examples=tries(300), deadline=None)

@@ -15,7 +15,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.cluster import Cluster, HostKind, Hosts, Network, Step, check_ranks
 from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration
-from sim.nouns.timeline import BucketTimes, PathSpan, Timeline
+from sim.nouns.timeline import BucketTimes, Span, Timeline
 from sim.nouns.workload import DTYPE_BYTES, Buffer, Gradient, Workload
 from sim.units import (
     cap_bytes,
@@ -34,7 +34,7 @@ from tests.strategies import KINDS, assignments, hardwares, workloads
 
 NOUNS = [
     *KINDS.values(),
-    *(Gradient, Buffer, CurvePoint, MeasuredIteration, PathSpan, Timeline, BucketTimes),
+    *(Gradient, Buffer, CurvePoint, MeasuredIteration, Span, Timeline, BucketTimes),
 ]
 
 
