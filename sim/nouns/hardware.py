@@ -1,7 +1,7 @@
 """What the machine carries: service-time curves and the second-order effects beside them."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
@@ -26,18 +26,6 @@ GLOO_CHANNELS = 2  # worker threads per process group: two collectives at once (
 MOST_FACTOR = 1e6  # on a whole curve
 MAX_RANKS = 1_000_000  # of one job, wherever one is described, computed or imported
 
-SLOWDOWNS = (
-    "channel_slowdown",
-    "compute_slowdown",
-    "comm_slowdown",
-    "copy_in_slowdown",
-    "copy_out_slowdown",
-    "comm_copy_out_slowdown",
-)
-
-COSTS = ("launch_cost_ns", "search_unused_ns", "mark_used_ns", "hook_cost_ns")
-RATES = ("copy_in_bytes_per_s", "copy_out_bytes_per_s", "accumulate_bytes_per_s")
-SCALARS = (*COSTS, *RATES, *SLOWDOWNS, "queued_gather_factor")
 CURVES: tuple[CollectiveKind, ...] = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
 
@@ -125,6 +113,12 @@ class Hardware:
             spread |= {kind: scatter} if scatter else {}
         return replace(self, **curves, spread=spread)
 
+
+_NAMES = [one.name for one in fields(Hardware)]
+COSTS = tuple(name for name in _NAMES if name.endswith("_ns"))
+RATES = tuple(name for name in _NAMES if name.endswith("_bytes_per_s"))
+SLOWDOWNS = tuple(name for name in _NAMES if name.endswith("_slowdown"))
+SCALARS = (*COSTS, *RATES, *SLOWDOWNS, "queued_gather_factor")
 
 _NUMBER, _COUNT = Legal(kind=float, least=-MAX_INT), Legal()
 _TEXT, _FLAG = Legal(kind=str), Legal(kind=bool)
