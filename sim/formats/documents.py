@@ -101,7 +101,7 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
     if not isinstance(document, dict):
         raise InputError(f"{source}: {shown(document)} is not legal; give a JSON object of kind {kind!r}")
     body: dict[str, Any] = dict(document)
-    for key, legal in (("schema_version", SCHEMA_VERSION), ("kind", kind)):
+    for key, legal in (("kind", kind), ("schema_version", SCHEMA_VERSION)):
         if key not in body:
             raise InputError(f"{source}: {key}: missing; it must be {legal!r}")
         value = body.pop(key)

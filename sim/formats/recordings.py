@@ -5,10 +5,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from sim.errors import InputError
-from sim.formats.documents import SCHEMA_VERSION, parse_body, parse_json
+from sim.formats.documents import parse_body, parse_json, parse_text
 from sim.formats.files import read_bytes
 from sim.nouns.devices import backend_of, device_type
 from sim.nouns.recording import (
@@ -99,7 +98,9 @@ def read_line(
     Raises:
         InputError: a line that is not legal, or does not belong to ``header``.
     """
-    body = _object(line, source)
+    body = parse_json(line, source)
+    if not isinstance(body, dict):
+        raise InputError(f"{source}: not a JSON object")
     kind = body.pop("kind", None)
     if kind == "buckets":
         return _checked_layout(parse_body(body, RecordedLayout, source), header, source)
@@ -119,22 +120,10 @@ def read_line(
 def read_header(line: bytes, path: Path) -> RecordingHeader:
     """The header in the first line of ``path``. Raises ``InputError`` where it is not legal there."""
     source = f"{path}: line 1"
-    body = _object(line, source)
-    for key, legal in (("kind", "recording"), ("schema_version", SCHEMA_VERSION)):
-        value = body.pop(key, None)
-        if value != legal or type(value) is not type(legal):
-            raise InputError(f"{source}: {key}: {value!r} is not legal; it must be {legal!r}")
-    header = parse_body(body, RecordingHeader, source)
+    header = parse_text(line, RecordingHeader, source)
     if rank_of(path) != header.rank:
         raise InputError(f"{source}: rank: {header.rank} is not legal in a file of this name")
     return replace(header, backend=backend_of(header.backend, header.device))
-
-
-def _object(line: bytes, source: str) -> dict[str, Any]:
-    value = parse_json(line, source)
-    if not isinstance(value, dict):
-        raise InputError(f"{source}: not a JSON object")
-    return value
 
 
 def _checked_layout(layout: RecordedLayout, header: RecordingHeader, source: str) -> RecordedLayout:

@@ -1,7 +1,7 @@
 """What ``sim.record`` wrote of a real training run: per rank, its steps, backwards and buckets."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from sim.errors import InputError
 from sim.nouns.checks import Checked, Count, Positive, check, no_duplicates
@@ -39,6 +39,7 @@ class RecordingHeader:
     has the variables that change how a GPU runs, where they are set.
     """
 
+    KIND: ClassVar[str] = "recording"
     rank: Count
     world_size: Positive
     level: Level

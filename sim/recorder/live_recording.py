@@ -94,7 +94,7 @@ class LiveRecording(StepWatch):
         try:
             if self._level == "full":
                 self._tap = attach(ddp, *self._hook)
-            journal.write("recording", self._header(), schema_version=SCHEMA_VERSION)
+            journal.write(RecordingHeader.KIND, self._header(), schema_version=SCHEMA_VERSION)
         except BaseException:
             journal.close()
             self.path.unlink()

@@ -98,7 +98,7 @@ def test_a_header_that_cannot_be_used_leaves_the_others(tmp_path: Path) -> None:
     assert [rank.header.rank for rank in seen.ranks] == [0]
     assert seen.fault_count == 2
     assert "level: rank 1 has another than rank 0" in seen.faults[0]
-    assert "schema_version: None" in seen.faults[1]
+    assert "schema_version: missing" in seen.faults[1]
 
 
 def test_ranks_that_come_later_and_a_new_run(tmp_path: Path) -> None:
