@@ -18,7 +18,7 @@ from sim.formats.files import read_bytes, write_atomically
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import no_duplicates, shown
 from sim.nouns.cluster import Cluster
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import SCALARS, Hardware
 from sim.nouns.workload import DTYPE_BYTES, Workload
 
 SCHEMA_VERSION = 1
@@ -114,6 +114,8 @@ def parse_document(document: Any, noun: type[Noun], source: str) -> Noun:
     value = parse_body(body, noun, source)
     if isinstance(value, Workload):
         _check_shapes(value, source)
+    if isinstance(value, Hardware):
+        _check_ranges(value, source)
     return value
 
 
@@ -124,6 +126,19 @@ def _read_over_reduces(body: dict[str, Any]) -> None:
         spread = body["spread"] = {name: known for name, known in spread.items() if name != "reduce"}
         if isinstance(ranges := spread.get("ranges"), dict):
             spread["ranges"] = {name: ends for name, ends in ranges.items() if name != "reduce"}
+
+
+def _check_ranges(hardware: Hardware, source: str) -> None:
+    """A file says both what a field is and where it lies; in Python it may be changed to ask what would be,
+    and a step of the job may have fitted it beyond what was expected of it."""
+    ranges = {} if hardware.spread.get("own_step") else hardware.spread.get("ranges", {})
+    for name in [name for name in ranges if name in SCALARS]:
+        value, low, high = getattr(hardware, name), ranges[name]["low"], ranges[name]["high"]
+        if value is None or not low <= value <= high:
+            raise InputError(
+                f"{source}: {name}: {'null' if value is None else value} is not legal with a "
+                f"spread.ranges.{name} of {low:.7g} to {high:.7g}; give a value within it, or leave it out"
+            )
 
 
 def _check_shapes(workload: Workload, source: str) -> None:

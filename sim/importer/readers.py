@@ -343,8 +343,14 @@ def _hardware(
         spread = {key: value for key, value in own.spread.items() if getattr(wire, key, None) is None}
         curves = {name: getattr(wire, name) or getattr(own, name) for name in CURVES}
         provenance = {**wire.provenance, "beside_the_curves": own.provenance}
-        what, spread = "the all-reduce", {**spread, **wire.spread}
-        joined = replace(own, name=wire.name, **curves, spread=spread, provenance=provenance)
+        what, joined = "the all-reduce", replace(own, name=wire.name, **curves, provenance=provenance)
+        ranges = {  # each goes with the field that it is of
+            name: ends
+            for one in (own, wire)
+            for name, ends in one.spread.get("ranges", {}).items()
+            if getattr(joined, name) == getattr(one, name)
+        }
+        joined = replace(joined, spread={**spread, **wire.spread, "ranges": ranges})
     said = f"{what} of {wire.name!r}, measured beside the step, in place of the trace's own"
     return (joined, *others), said
 

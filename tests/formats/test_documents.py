@@ -65,6 +65,20 @@ def test_a_curve_of_reduces_is_read_over() -> None:
     assert read == replace(bare, spread={"ranges": {}})
 
 
+@pytest.mark.parametrize("value", [None, 0.5e9, 2.5e9])
+def test_a_file_states_no_range_in_which_its_value_does_not_lie(value: float | None) -> None:
+    """But of what a step of the job has fitted, which may lie beyond what was expected."""
+    curve = (CurvePoint(num_bytes=0, duration_ns=1),)
+    known: dict[str, Any] = {"ranges": {"copy_in_bytes_per_s": {"low": 1e9, "high": 2e9}}}
+    stated = Hardware(name="h", world_size=2, all_reduce=curve, copy_in_bytes_per_s=1.5e9, spread=known)
+    assert documents.parse_text(documents.to_text(stated), Hardware, "f.json") == stated
+    moved = replace(stated, copy_in_bytes_per_s=value)
+    with pytest.raises(InputError, match=r"^f.json: copy_in_bytes_per_s: .* of 1e\+09 to 2e\+09; "):
+        documents.parse_text(documents.to_text(moved), Hardware, "f.json")
+    fitted = replace(moved, spread={**known, "own_step": {"factors": ["copy_in_bytes_per_s"]}})
+    assert documents.parse_text(documents.to_text(fitted), Hardware, "f.json") == fitted
+
+
 def test_files_are_made_for_reading(tmp_path: Path) -> None:
     """The worked examples come back with one key a line, rows of numbers on one line each."""
     workload = documents.load(EXAMPLES / "workload.json", KINDS["workload"])

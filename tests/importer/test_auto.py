@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import sim
 from sim.errors import InputError
-from sim.formats.documents import save, to_text
+from sim.formats.documents import parse_text, save, to_text
 from sim.formats.record_files import load_record
 from sim.importer import readers
 from sim.importer.imported import SUMMARY, Imported, ImportOptions, Note, RankRow, write_imported
@@ -108,6 +108,21 @@ def test_the_curve_beside_the_step_is_taken_before_that_of_the_trace(tmp_path: P
     assert "kineto: a step" in found.said("found")
     assert found.said("missing") == ("kineto: copies",)  # curve and workload are there
     assert len(found.measurements) == 1
+
+
+@pytest.mark.parametrize("rate", [None, 41.9e9])
+def test_a_range_goes_with_the_field_that_it_is_of(rate: float | None, tmp_path: Path, seen: Any) -> None:
+    """What the trace measured has none of the link's; what neither measured has the link's."""
+    stated = {"launch_cost_ns": {"low": 1_000, "high": 3_000}}
+    measured = replace(
+        *seen[0].hardware,
+        **{"launch_cost_ns": 2_000, "hook_cost_ns": 0, "comm_slowdown": 1.0, "spread": {"ranges": stated}},
+        **dict.fromkeys(("copy_in_bytes_per_s", "copy_out_bytes_per_s"), rate),
+    )
+    seen[0] = replace(seen[0], hardware=(measured,))
+    (used,) = read_auto([link(tmp_path, 2), trace(tmp_path)], ImportOptions()).hardware
+    assert used.spread["ranges"] == {**stated, "comm_slowdown": {"low": 1.0, "high": 1.5}}
+    assert parse_text(to_text(used), Hardware, "again") == used
 
 
 def test_a_link_of_other_ranks_is_kept_beside(tmp_path: Path, seen: Any) -> None:
