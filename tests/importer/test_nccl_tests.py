@@ -333,6 +333,66 @@ def test_sizes_and_counts_tell_which_collective_it_is(redop: str, collective: st
     assert f"of the 8 ranks of log.txt, without which its {collective}" in found.said("missing")[0]
 
 
+def osu(test: str, over: str = "MPI") -> str:
+    """A test of OSU's on four ranks."""
+    return "# 4 ranks\n" + OSU.replace("{} Allreduce Latency", f"{over} {test}")
+
+
+@pytest.mark.parametrize("over", ["MPI", "MPI-CUDA", "MPI_Put", "NCCL", "MPI-OPENACC"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Reduce", "Gatherv", "Scatter", "All-to-All Personalized Exchange", "Neighborhood Allgather"),
+        *("Non-blocking Allreduce", "Multi-threaded", ""),
+    ],
+)
+def test_a_test_of_osu_that_reduces_no_bucket_is_told_by_its_name(
+    name: str, over: str, tmp_path: Path
+) -> None:
+    text, told = osu(f"{name} Latency".strip(), over), f"OSU's {name or 'Latency'} Test, which reduces no"
+    assert f"log.txt: {told}" in str(outcome(tmp_path, text))
+    both = imported(tmp_path, f"{text}\n{osu('Allreduce Latency')}")
+    assert points(both.hardware[0].all_reduce) == {4: 9_500, 8: 9_600, 16: 9_700}
+    assert [told in line for line in both.said("dropped")] == [True]
+
+
+def test_a_test_of_osu_without_times_is_told_by_its_name(tmp_path: Path) -> None:
+    text = osu("Bi-Directional Bandwidth").replace("Avg Latency(us)", "Bandwidth (MB/s)")
+    assert "OSU's Bi-Directional Bandwidth Test, which reduces no" in str(outcome(tmp_path, text))
+    assert "no table of collectives" in str(
+        outcome(tmp_path, osu("Allreduce Latency").partition("# Size")[0])
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "parts"),
+    [("Allgather", "all_gather", 4), ("Reduce_scatter", "reduce_scatter", 1), ("Broadcast", "broadcast", 1)],
+)
+@pytest.mark.parametrize("over", ["MPI", "NCCL"])
+def test_sizes_are_those_of_the_whole_tensor(
+    name: str, collective: str, parts: int, over: str, tmp_path: Path
+) -> None:
+    """OSU's of an all-gather are those of one rank's part."""
+    made = read(tmp_path, f"{osu('Allreduce Latency', over)}\n{osu(f'{name} Latency', over)}")
+    assert points(getattr(made, collective)) == {4 * parts: 9_500, 8 * parts: 9_600, 16 * parts: 9_700}
+    assert points(made.all_reduce) == {4: 9_500, 8: 9_600, 16: 9_700}
+
+
+def test_a_collective_is_named_in_a_column_of_any_name(tmp_path: Path) -> None:
+    """rccl-tests' CSV, which has the two timings of a size in two rows."""
+    rows = [
+        f"0,AllReduce,4,4,1,{one.num_bytes},float,sum,{place},{us:.2f},{one.num_bytes / us / 1000:.3f},0"
+        for one in LINES
+        for place, us in enumerate((one.out_us, one.in_us))
+    ]
+    names = "numCycle, name, nranks, ranksPerNode, gpusPerRank, size, type, redop, inPlace, time_us, algbw, "
+    found = imported(tmp_path, [f"{names}#wrong", *rows])
+    assert points(found.hardware[0].all_reduce) == expected(LINES)
+    assert not any("does not name its collective" in line for line in found.said("assumed"))
+    other = [row.replace("AllReduce", "AlltoAll") for row in rows]
+    assert "alltoall, which reduces no bucket" in str(outcome(tmp_path, [f"{names}#wrong", *other]))
+
+
 # What is left out, and what is refused
 
 

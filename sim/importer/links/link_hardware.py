@@ -13,7 +13,7 @@ import numpy as np
 from sim.costs.doubts import with_own_costs
 from sim.errors import InputError
 from sim.importer.imported import Imported, ImportOptions, Note, Notes, count_of, plain
-from sim.importer.links.tables import WORDS, LinkTable, Sample, read_tables
+from sim.importer.links.tables import UNUSED, WORDS, LinkTable, Sample, read_tables
 from sim.importer.readers import read_text
 from sim.importer.samples import median_curve, scatter_by_size
 from sim.nouns.collective import bus_factor
@@ -86,6 +86,10 @@ def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> d
             others.append(f"{ranks} (told by {by})")
             notes.add("dropped", f"{table.source}: what was measured on {ranks} ranks")
             continue
+        if table.said.of_parts:
+            whole = (replace(one, num_bytes=ranks * one.num_bytes) for one in table.samples)
+            table = replace(table, samples=tuple(whole))
+            notes.add("assumed", f"{table.source}: sizes are those of one rank's part, as OSU has them")
         table = replace(table, samples=_sound(table, collective, ranks, notes))
         columns = zip(*table.said.listed.values(), strict=True) if table.said.listed else ((), ())
         hosts, devices = (tuple(dict.fromkeys(map(plain, filter(None, one)))) for one in columns)
@@ -97,7 +101,8 @@ def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> d
         words = f"{tables[0].source} was measured on {', '.join(dict.fromkeys(others))}"
         raise InputError(f"--world-size: {wanted} is not legal here; {words}")
     if not systems:
-        raise InputError("PATH: no collective that fills a curve; give a run of all_reduce_perf")
+        why = notes[-1].text if notes else "PATH"
+        raise InputError(f"{why}: no collective that fills a curve; give a run of all_reduce_perf")
     return systems
 
 
@@ -185,7 +190,7 @@ def _collective(table: LinkTable, notes: Notes) -> str | None:
     if table.collective in CURVES:
         return table.collective
     if table.collective is not None:
-        notes.add("dropped", f"{table.source}: {table.collective}, which reduces no bucket")
+        notes.add("dropped", f"{table.source}: {table.collective}, {UNUSED}")
         return None
     rates = [one.rates for one in table.samples if len(one.rates) == 2]
     exact = [one for one in rates if all(rate >= 20 * digit for rate, digit in one.values())]  # two digits

@@ -21,10 +21,12 @@ import msgspec
 from sim.errors import InputError
 from sim.importer.imported import Notes, count_of, few, plain
 from sim.nouns.collective import bus_factor
+from sim.nouns.hardware import CURVES
 
 MOST_NS, MOST_BYTES, MOST_ROWS = 10**15, 1 << 50, 100_000  # eleven days, a pebibyte
 LONGEST_LINE, LONGEST_HEADER, LONGEST_PREFIX, LONGEST_CELL = 1 << 16, 2000, 200, 40
 NCCL, WORDS = ("nccl", "cuda"), "the words before it"
+UNUSED = "which reduces no bucket"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,8 @@ class Said:
     """What the lines before a header say of the run.
 
     ``listed`` has host and device of each rank, ``ranks`` is how many there are in words. ``over`` is the
-    backend and the type of device by torch's names, where the benchmark is a known one.
+    backend and the type of device by torch's names, where the benchmark is a known one. ``of_parts``: sizes
+    are those of one rank's part.
     """
 
     collective: str | None = None
@@ -59,6 +62,7 @@ class Said:
     ranks: int | None = None
     titles: list[str] = field(default_factory=list)
     over: tuple[str, str] | None = None
+    of_parts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +89,7 @@ _COLLECTIVE = re.compile(
     re.IGNORECASE,
 )
 _OURS = {"allreduce": "all_reduce", "reducescatter": "reduce_scatter", "allgather": "all_gather"}
+_OURS |= {"bcast": "broadcast"}
 
 
 def collective_in(text: str) -> str | None:
@@ -110,6 +115,7 @@ _KINDS = {
     "redop": "redop",
     "known": r"root|error|iter(?:ation)?s|(?:min|max|p\d+(?:_tail)?)_(?:time|latency|lat)",
     "collective": "op|coll|collective|operation",
+    "in_place": "in_?place",
     "ranks": "(?:num_|n)?(?:ranks|procs|workers|gpus)|world(?:_size)?",
     "place": r"(?:num_)?nodes|host(?:name)?|cluster|machine|system|backend|transport|fabric|interconnect"
     "|network|gpu(?:_type|_name)?|device_name",
@@ -209,8 +215,9 @@ _START = re.compile(r"(?:(?<=[\s:|>\])])|^)(?=[^\s])")
 
 
 def has_table(text: str) -> bool:
-    """Whether a text holds a header of such a table, or nccl-tests' first line."""
-    return re.search(r"\bnThread \d+ nGpus \d", text) is not None or bool(_headers(_ANSI.sub("", text)))
+    """Whether a text holds a header of such a table, or the first line of nccl-tests or OSU."""
+    is_named = re.search(r"\bnThread \d+ nGpus \d", text) or _OSU.search(text)
+    return is_named is not None or bool(_headers(_ANSI.sub("", text)))
 
 
 def _headers(text: str) -> dict[int, tuple[str, Columns, str | None]]:
@@ -279,7 +286,8 @@ _RANKS = re.compile(
     r"|\b(\d{1,6})[ -](?i:MPI )?(?i:ranks|processes|devices)\b(?!\s*(?:per|a|each|/))"
 )
 _NCCL_TESTS = re.compile(r"\b[nr]ccl-tests\b|\bnThread \d+ nGpus \d+|(?:^|[\s/])\w{1,40}_perf(?=\s|$)")
-_OSU = re.compile(r"OSU (MPI|NCCL|RCCL)(?:-(CUDA|ROCM))? ")
+# What OSU ran over, on what (of one-sided tests and other devices more behind it), and its name of the test.
+_OSU = re.compile(r"OSU (MPI|NCCL|RCCL)(?:-(CUDA|ROCM))?([-_]\S+)? (.{0,60}?)(?: Latency)? Test\b")
 # What says nothing of which run it is: dates, the collective, and the number of a repeated run.
 _NO_TITLE = re.compile(
     rf"\d+(?:[:/.-]\d+)+\S*|{_COLLECTIVE.pattern}"
@@ -388,15 +396,24 @@ def _listen(line: str, content: str, said: Said) -> None:
             said.listed.clear()
         said.listed[int(rank[1])], said.over = (rank[2], rank[3].strip()), NCCL
         return
+    said.collective = collective_in(content) or said.collective
     if _NCCL_TESTS.search(content):
         said.over = NCCL
-    elif osu := _OSU.match(content):  # torch calls both CUDA and ROCm cuda
-        said.over = NCCL if osu[1] != "MPI" else ("mpi", "cuda" if osu[2] else "cpu")
-    said.collective = collective_in(content) or said.collective
+    elif osu := _OSU.match(content):
+        said.collective = _test_of(osu)
+        said.of_parts = said.collective == "all_gather"
+        if not osu[3]:  # torch calls both CUDA and ROCm cuda
+            said.over = NCCL if osu[1] != "MPI" else ("mpi", "cuda" if osu[2] else "cpu")
     told = {one or other for one, other in _RANKS.findall(content)}
     said.ranks = int(told.pop()) if len(told) == 1 else said.ranks
     if not _OWN_COMMENT.match(line):
         said.titles.append(" ".join(_NO_TITLE.sub("", line.lower()).strip("#=*~+-_:$%<>` \t").split())[:80])
+
+
+def _test_of(osu: re.Match[str]) -> str:
+    """The collective of a headline of OSU's in our spelling; of a test that fills no curve words for it."""
+    is_plain = re.fullmatch(rf"{_COLLECTIVE.pattern}(?:v|_block)?", osu[4], re.IGNORECASE)
+    return (collective_in(osu[4]) if is_plain else None) or f"OSU's {osu[4]} Test"
 
 
 # ---- cells as samples
@@ -462,12 +479,15 @@ def _read(block: _Block, source: str, notes: Notes) -> list[LinkTable]:
         values = [_value(cell, column, scale) for column, cell in zip(columns, cells, strict=True)]
         whole = {kind: _whole(values[place]) for kind, place in places.items()}
         op, dtype = (cells[places[kind]] if kind in places else "" for kind in ("collective", "dtype"))
+        op = op or next(filter(_COLLECTIVE.fullmatch, cells), "")  # by another name of the column
         collective = (collective_in(op) or op.lower()) if op else said.collective
         ranks, size = whole.get("ranks"), whole["size"]
         factor = bus_factor(collective or "all_reduce", ranks or listed or said.ranks or 1)
         part = (whole.get("count") or 0) * _width(dtype)
         where, samples = f"{source}: line {number}", list[Sample]()
         for which, span in zip(slots, spans, strict=True) if size is not None else ():
+            if "in_place" in places:  # rccl-tests has the two timings in two rows
+                which = "in" if cells[places["in_place"]] == "1" else "out"
             of_row = {"where": where, "num_bytes": size or 0, "part_bytes": part, "place": which}
             samples += _timed(columns[span], values[span], factor, of_row)
         if not samples:
@@ -538,9 +558,15 @@ def read_tables(text: str, source: str, notes: Notes) -> list[LinkTable]:
     is_report = text.lstrip()[:1] == "{"
     blocks = [_report(text, source)] if is_report else _blocks(_ANSI.sub("", text), source)
     if not blocks:
+        what, osu = (
+            "no table of collectives in it (a run that ended before its first size?)",
+            _OSU.search(text),
+        )
+        if osu and _test_of(osu) not in CURVES:
+            what = f"{_test_of(osu)}, {UNUSED}"
         raise InputError(
-            f"{source}: no table of collectives in it (a run that ended before its first size?); give "
-            f"nccl-tests' output, or a header that names a size and a time with its unit (size_B time_us)"
+            f"{source}: {what}; give nccl-tests' output, or a header that names a size and a time with its "
+            f"unit (size_B time_us)"
         )
     if tables := [table for block in blocks for table in _read(block, source, notes)]:
         return tables
