@@ -300,6 +300,30 @@ def test_cells_with_units_and_times_by_bandwidths(text: str, tmp_path: Path) -> 
     assert points(hardware.all_reduce) == dict(zip((1 << 16, 1 << 20, 1 << 26), times, strict=True))
 
 
+@pytest.mark.parametrize("kilo", [1000, 1024])
+@pytest.mark.parametrize("unit", ["KB", "MB", "GB"])
+@pytest.mark.parametrize("write", ["{},{:.4f},{:.3f}", "{}{unit},{:.4f},{:.3f}"], ids=["header", "cells"])
+@pytest.mark.parametrize("numbers", [(1, 2, 4, 8), (5, 10, 25, 100)])
+def test_bandwidths_tell_what_a_megabyte_is(
+    numbers: tuple[int, ...], write: str, unit: str, kilo: int, tmp_path: Path
+) -> None:
+    """And where there are none, sizes that double; nothing else, and never the unit of a time."""
+    power = 1 + "KMG".index(unit[0])
+    sizes = [number * kilo**power for number in numbers]
+    times = [0.02 + size / 1e7 for size in sizes]  # ms
+    pairs = [*zip(numbers, sizes, times, strict=True)]
+    rows = [write.format(number, ms, size / ms / 1e6, unit=unit) for number, size, ms in pairs]
+    names = [f"Size ({unit})" if "unit" not in write else "Size", "Time (ms)", "Algbw (GB/s)"]
+    made = read(tmp_path, [",".join(names), *rows], world_size=4)
+    assert list(points(made.all_reduce)) == sizes
+    told = outcome(tmp_path, ["# 4 ranks", ",".join(names[:2]), *(row.rpartition(",")[0] for row in rows)])
+    if isinstance(told, str):
+        assert numbers[0] > 1
+        assert "10^n to some, 2^n to others" in told
+    else:
+        assert list(points(told.all_reduce)) == [number * 1024**power for number in numbers]
+
+
 # Collectives
 
 

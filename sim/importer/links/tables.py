@@ -8,12 +8,14 @@ tables say what was run.
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from itertools import pairwise
+from math import log
 from pathlib import PurePosixPath
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -121,12 +123,12 @@ _KINDS = {
     "|network|gpu(?:_type|_name)?|device_name",
 }
 # In ns, bytes and GB/s of 1e9 bytes; a small b is a bit. nccl-tests' own K is 2^10; KB is 10^3 to some, 2^10
-# to others (0): read where sizes double.
+# to others: of it and its like the power, below 0.
 _RATES = {"GB/s": "1", "GBps": "1", "MB/s": "0.001", "MBps": "0.001"}
 _RATES |= {"Gb/s": "0.125", "Gbps": "0.125", "Gbit/s": "0.125"}
 _UNITS: dict[str, dict[str, Any]] = {
     "time": {"s": 10**9, "ms": 10**6, "us": 1000, "usec": 1000, "µs": 1000, "μs": 1000, "ns": 1},
-    "size": {"b": 1, "bytes": 1, "kb": 0, "mb": 0, "gb": 0}
+    "size": {"b": 1, "bytes": 1, "kb": -1, "mb": -2, "gb": -3}
     | {f"{k}{ib}": 1 << power for k, power in (("k", 10), ("m", 20), ("g", 30)) for ib in ("", "ib")},
     "algbw": _RATES,
     "busbw": _RATES,
@@ -137,7 +139,7 @@ _UNITS: dict[str, dict[str, Any]] = {
 class Column:
     """One column: its name as it stands, what it is called in words of ours, and what it holds.
 
-    ``scale`` turns its numbers into ns, bytes or GB/s; None where the name says no unit.
+    ``scale`` turns its numbers into ns, bytes or GB/s (see ``_UNITS``); None where the name says no unit.
     """
 
     name: str
@@ -160,11 +162,11 @@ def column_of(name: str) -> Column:
     scale = _unit(kind, unit) if unit else None if kind == "time" else Decimal(1)
     if unit and scale is None:  # a unit that such a column cannot have
         return Column(name=name, kind="known" if kind == "known" else "other")
-    return Column(name=name, stem=stem, kind=kind, scale=scale or None)
+    return Column(name=name, stem=stem, kind=kind, scale=scale)
 
 
 def _unit(kind: str, word: str) -> Decimal | None:
-    """What turns numbers in a unit of such a column into ours; 0 where it has two meanings; None: none."""
+    """What turns numbers in a unit of such a column into ours (see ``_UNITS``); None: it has no such unit."""
     units = _UNITS.get(kind, {})
     scale = units.get(word, None if units is _RATES else units.get(word.lower()))
     return None if scale is None else Decimal(scale)
@@ -421,6 +423,7 @@ def _test_of(osu: re.Match[str]) -> str:
 _CELL = re.compile(rf"([+-]?\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|{_NUMBER.pattern})\s*([A-Za-zµμ/]*)", re.ASCII)
 _WIDTHS = {"half": 2, "float": 4, "double": 8, "int": 4, "bf16": 2, "fp16": 2, "fp32": 4}
 _Number = tuple[Decimal, Decimal]  # in ns, bytes or GB/s, and one unit of its last digit
+_DOUBLED = tuple(1 << power for power in range(10))  # of a KB and its like, where that is 2^10 bytes
 
 
 def _width(dtype: str) -> int:
@@ -429,27 +432,46 @@ def _width(dtype: str) -> int:
     return int(bits[1]) // 8 if bits else 1 if dtype.startswith(("f8e", "fp8_")) else _WIDTHS.get(dtype, 0)
 
 
-def _value(cell: str, column: Column, scale: Decimal | None) -> _Number | None:
-    """A cell's number; None where it is none. ``scale``: of a time where nothing else says its unit."""
+def _value(cell: str, column: Column, scale: Decimal | None, kilo: int = 0) -> _Number | None:
+    """A cell's number; None where it is none. ``scale``: of a time where nothing else says its unit;
+    ``kilo``: the bytes of a KB, 0 where nothing tells."""
     found = _CELL.fullmatch(cell) if len(cell) <= LONGEST_CELL else None
     if found is None:
         return None
     number = Decimal(found[1].replace(",", ""))
     scale = _unit(column.kind, found[2]) if found[2] else column.scale or scale
+    scale = Decimal(kilo) ** -scale if scale and scale < 0 else scale
     exponent = number.as_tuple().exponent
     if not scale or not isinstance(exponent, int) or (number and not -30 <= number.adjusted() <= 30):
         return None
     return number * scale, Decimal(1).scaleb(exponent) * scale
 
 
-_OF_TWO_MEANINGS = re.compile(r"(\d+)(?:\.0*)?\s*[KMG]B", re.IGNORECASE)
+def _kilo(block: _Block, places: dict[str, int], scale: Decimal | None) -> tuple[int, str]:
+    """The bytes of a KB in the sizes, and what tells it: times and bandwidths, or that three sizes at least
+    are 1, 2, 4 to 512 of a unit. 0 where no size is in KB, MB or GB, or nothing tells."""
 
+    def values(kind: str, kilo: int) -> list[_Number | None]:
+        cells = ((row[places[kind]], block.columns[places[kind]]) for _, row in block.rows if kind in places)
+        return [_value(*cell, scale, kilo) for cell in cells]
 
-def _doubles(sizes: Iterable[str]) -> bool:
-    """Whether sizes in KB, MB or GB, three at least, are 1, 2, 4 to 512 of these: a KB of 2^10 bytes."""
-    found = [_OF_TWO_MEANINGS.fullmatch(size) for size in set(sizes) if len(size) <= LONGEST_CELL]
-    numbers = [int(one[1]) for one in found if one]
-    return len(numbers) > 2 and all(0 < number <= 512 and number.bit_count() == 1 for number in numbers)
+    off, sizes = dict[int, list[float]](), {*zip(values("size", 1), values("size", 2), strict=True)}
+    numbers = [one[0] for one, other in sizes if one and one != other]
+    for kilo in (1000, 1024) if numbers else ():
+        rows = zip(values("size", kilo), values("time", 0), values("algbw", 0), strict=False)
+        off[kilo] = [
+            abs(log(time[0] * rate[0] / size[0]))
+            for size, time, rate in rows
+            if size
+            and time
+            and rate
+            and size[0] > 0
+            and all(one >= 20 * digit for one, digit in (time, rate))
+        ]
+    if off and off[1000]:
+        return min(off, key=lambda kilo: median(off[kilo])), "as its bandwidths have it"
+    doubles = all(one in _DOUBLED for one in numbers)
+    return (1024, "for its sizes double") if len(numbers) > 2 and doubles else (0, "")
 
 
 def _whole(value: _Number | None) -> int | None:
@@ -472,11 +494,9 @@ def _read(block: _Block, source: str, notes: Notes) -> list[LinkTable]:
     scale = Decimal(1000) if {"time", "algbw", "busbw"} <= places.keys() else None
     found: dict[tuple[str | None, int | None, str], list[Sample]] = defaultdict(list)
     listed, broken = max(said.listed) + 1 if said.listed else None, list(block.others)
-    is_binary = _doubles(cells[places["size"]] for _, cells in block.rows)
+    kilo, told = _kilo(block, places, scale)
     for number, cells in block.rows:
-        if is_binary:
-            cells[places["size"]] = re.sub("(?<=[KMGkmg])B$", "iB", cells[places["size"]])
-        values = [_value(cell, column, scale) for column, cell in zip(columns, cells, strict=True)]
+        values = [_value(cell, column, scale, kilo) for column, cell in zip(columns, cells, strict=True)]
         whole = {kind: _whole(values[place]) for kind, place in places.items()}
         op, dtype = (cells[places[kind]] if kind in places else "" for kind in ("collective", "dtype"))
         op = op or next(filter(_COLLECTIVE.fullmatch, cells), "")  # by another name of the column
@@ -508,8 +528,8 @@ def _read(block: _Block, source: str, notes: Notes) -> list[LinkTable]:
         named = few([f"line {number} ({plain(' '.join(cells[:2]))})" for number, cells in sorted(broken)], 3)
         why = "no whole rows, or of a run whose header is not there"
         notes.add("dropped", f"{source}: {count_of(len(broken), 'line')} of numbers, {why}: {named}")
-    if is_binary:
-        notes.add("assumed", f"{source}: a KB of 2^10 bytes, and an MB of 2^20, for its sizes double")
+    if kilo:
+        notes.add("assumed", f"{source}: a KB of {kilo} bytes, and an MB of {kilo**2}, {told}")
     if {"count", "dtype", "redop", "time", "algbw", "busbw"} <= places.keys():
         said.over = NCCL
     return [
