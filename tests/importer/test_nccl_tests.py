@@ -569,6 +569,36 @@ def test_tables_that_nothing_tells_apart_are_repeats_only_if_they_are_near(tmp_p
         assert points(read(tmp_path, apart, machine="line 2").all_reduce)[1 << 20] == 104_900
 
 
+@quick
+@given(factor=st.sampled_from([1.5, 10.0]), order=st.permutations(range(2 * len(SIZES))), words=st.booleans())
+def test_rows_of_two_machines_in_one_table_are_never_mixed(
+    factor: float, order: list[int], words: bool, tmp_path: Path
+) -> None:
+    """Words in rows tell them apart, in any order, else that they alternate; near ones are repeats."""
+    times = {nic: {size: by * size / 1e4 for size in SIZES} for nic, by in (("ib", 1.0), ("roce", factor))}
+    rows = [f"{nic if words else 7},{size},{times[nic][size]:.1f},4" for size in SIZES for nic in times]
+    text = ["nic,size_B,time_us,nranks", *([rows[place] for place in order] if words else rows)]
+    if factor == 1.5:
+        assert points(read(tmp_path, text).all_reduce)[1 << 20] == 131_100
+        return
+    with pytest.raises(InputError, match="2 machines or runs of 4 ranks") as caught:
+        imported(tmp_path, text)
+    assert ("(nic ib; from " in str(caught.value) or "| nic ib; from " in str(caught.value)) == words
+    for nic, machine in zip(times, ("ib", "roce") if words else ("line 2", "line 3"), strict=True):
+        picked = points(read(tmp_path, text, machine=machine).all_reduce)
+        assert picked == {size: round(us, 1) * 1000 for size, us in times[nic].items()}
+
+
+def test_rows_of_one_machine_that_words_tell_apart_are_one_curve(tmp_path: Path) -> None:
+    """The algorithm by size, or a run by its time of day."""
+    for words in (["tree", "tree", "tree", "ring", "ring", "ring"], [f"at {hour}:00" for hour in range(6)]):
+        pairs = zip(words, [1 << power for power in range(16, 22)], strict=True)
+        made = read(
+            tmp_path, ["algo,size_B,time_us,nranks", *(f"{word},{at},{at / 1e4},4" for word, at in pairs)]
+        )
+        assert len(made.all_reduce) == 6
+
+
 def test_two_files_are_two_systems_and_one_can_be_picked(tmp_path: Path) -> None:
     for name, ranks in (("4", 4), ("8", 8), ("again", 8)):
         (tmp_path / f"{name}.txt").write_text("\n".join(today(LINES, ranks)) + "\n")

@@ -24,6 +24,7 @@ from sim.units import format_number, format_size, median_ns
 _LEAST_SIZES = 3
 _WITHIN = 0.01  # a mean of bandwidths is not quite the bandwidth of a mean time
 _UNLIKE = 2.0  # repeated runs of one machine lie nearer
+_MOST_RUNS = 16  # that are told apart in one table
 _MOST_TOLD = 1024  # ranks that bandwidths of a few digits can tell
 _SUFFIX = re.compile(r"(?<=.)(\.(txt|csv|tsv|md|log|out|json|gz))+$")
 
@@ -93,10 +94,11 @@ def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> d
         table = replace(table, samples=_sound(table, collective, ranks, notes))
         columns = zip(*table.said.listed.values(), strict=True) if table.said.listed else ((), ())
         hosts, devices = (tuple(dict.fromkeys(map(plain, filter(None, one)))) for one in columns)
-        key = _Key(table.source, ranks, hosts, devices, table.title)
-        if key in systems and not _repeats([table], systems[key][collective], sure=bool(key.hosts)):
-            key = key._replace(unlike=table.samples[0].where)
-        systems[key][collective].append(table)
+        for number, run in enumerate(_runs(table)):
+            key = _Key(table.source, ranks, hosts, devices, table.title)
+            if key in systems and not _repeats([run], systems[key][collective], sure=bool(hosts or number)):
+                key = key._replace(unlike=run.samples[0].where)
+            systems[key][collective].append(run)
     if others and not systems:
         words = f"{tables[0].source} was measured on {', '.join(dict.fromkeys(others))}"
         raise InputError(f"--world-size: {wanted} is not legal here; {words}")
@@ -104,6 +106,21 @@ def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> d
         why = notes[-1].text if notes else "PATH"
         raise InputError(f"{why}: no collective that fills a curve; give a run of all_reduce_perf")
     return systems
+
+
+def _runs(table: LinkTable) -> list[LinkTable]:
+    """A table as its runs: those that words in rows tell apart, if each is of sizes enough, and within such
+    a one, or where no words do, the first row of each size, the second of each, and so on."""
+    sizes, seen = defaultdict[str, set[int]](set), Counter[tuple[str, int, str]]()
+    for one in table.samples:
+        sizes[one.beside].add(one.num_bytes)
+    is_told = min(map(len, sizes.values())) >= _LEAST_SIZES and len(sizes) <= _MOST_RUNS
+    runs = defaultdict[tuple[str, int], list[Sample]](list)
+    for one in table.samples:
+        row = one.beside if is_told else "", one.num_bytes, one.place
+        seen[row] += 1
+        runs[row[0], min(seen[row], _MOST_RUNS)].append(one)
+    return [replace(table, samples=tuple(samples)) for samples in runs.values()]
 
 
 def _repeats(run: Iterable[LinkTable], before: Iterable[LinkTable], *, sure: bool) -> bool:
@@ -118,9 +135,9 @@ def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> No
     """Keep of several machines the one that is asked for; refuse several of one number of ranks in a file."""
     words = {}
     for key, system in systems.items():
-        begins = f"from {next(iter(system.values()))[0].samples[0].where}"
-        told = (", ".join(key.hosts[:8]), ", ".join(key.devices[:4]), key.title, begins)
-        words[key] = "; ".join(filter(None, told))
+        first = next(iter(system.values()))[0].samples[0]
+        told = (", ".join(key.hosts[:8]), ", ".join(key.devices[:4]), key.title, plain(first.beside))
+        words[key] = "; ".join(filter(None, (*told, f"from {first.where}")))
     if machine is not None:
         others = [key for key in systems if machine.lower() not in words[key].lower()]
         if len(others) == len(systems):

@@ -37,7 +37,8 @@ class Sample:
 
     ``place``: the result is ``in`` the buffer that it came from, ``out`` of it, or ``only``: not told.
     ``part_bytes`` are those of the row's count (0: none), ``slack_ns`` one unit of the last digit written.
-    ``rates``: ``algbw`` and ``busbw`` in GB/s (1e9 bytes), each with one unit of its last digit.
+    ``rates``: ``algbw`` and ``busbw`` in GB/s (1e9 bytes), each with one unit of its last digit. ``beside``:
+    the words in its row.
     """
 
     where: str
@@ -48,6 +49,7 @@ class Sample:
     slack_ns: float
     rates: dict[str, tuple[float, float]]
     wrong: float
+    beside: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -505,16 +507,20 @@ def _read(block: _Block, source: str, notes: Notes) -> list[LinkTable]:
         factor = bus_factor(collective or "all_reduce", ranks or listed or said.ranks or 1)
         part = (whole.get("count") or 0) * _width(dtype)
         where, samples = f"{source}: line {number}", list[Sample]()
+        said_by = defaultdict[str, list[str]](list)
+        for one, cell in zip(columns, cells, strict=True):
+            if one.kind == "place" or (one.kind == "other" and not _CELL.fullmatch(cell)):
+                said_by[one.kind].append(f"{one.name} {cell}")
         for which, span in zip(slots, spans, strict=True) if size is not None else ():
             if "in_place" in places:  # rccl-tests has the two timings in two rows
                 which = "in" if cells[places["in_place"]] == "1" else "out"
             of_row = {"where": where, "num_bytes": size or 0, "part_bytes": part, "place": which}
+            of_row["beside"] = ", ".join(said_by["other"])
             samples += _timed(columns[span], values[span], factor, of_row)
         if not samples:
             broken.append((number, cells))
             continue
-        at = [f"{one.name} {cell}" for one, cell in zip(columns, cells, strict=True) if one.kind == "place"]
-        found[collective, ranks, ", ".join(at)] += samples
+        found[collective, ranks, ", ".join(said_by["place"])] += samples
     for column, cell in zip(columns, block.rows[0][1], strict=True) if block.rows and not found else ():
         if column.kind in ("time", "size") and _CELL.fullmatch(cell) and _value(cell, column, None) is None:
             raise InputError(
