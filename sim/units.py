@@ -116,6 +116,11 @@ def format_percent(share: float, digits: int = 1, *, sign: bool = False) -> str:
     return f"more than {100 - least:.{places}f}%" if abs(share) > 0.5 else f"less than {least:.{places}f}%"
 
 
+def count_of(number: int, noun: str) -> str:
+    """``1 bucket``, ``2 buckets``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def format_mib_range(low: float, high: float | None) -> str:
     """A range of MiB whose ends, as they read, lie in it: to three digits, or to as many as that takes.
 

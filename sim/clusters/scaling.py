@@ -33,7 +33,7 @@ from sim.tuner.gain import NOTHING
 from sim.tuner.optimum import find_optimum
 from sim.tuner.problem import Problem
 from sim.tuner.sweep import spread
-from sim.units import MIB, cap_bytes, format_ms, format_number, format_percent, format_size
+from sim.units import MIB, cap_bytes, count_of, format_ms, format_number, format_percent, format_size
 
 MAX_ROWS = 10_000
 
@@ -384,8 +384,8 @@ def why_caps_change(
     (small_was, small), (whole_was, all_bytes) = (
         [service_ns(curve, size) for curve in curves] for size in (smallest, whole)
     )
-    was, now = (f"{of.world_size} GPU{'s' if of.world_size > 1 else ''}" for of, _ in (before, after))
-    count = f"{len(cuts[0])} bucket{'' if len(cuts[0]) == 1 else 's'}"
+    was, now = (count_of(of.world_size, "GPU") for of, _ in (before, after))
+    count = count_of(len(cuts[0]), "bucket")
     return "cost-of-a-bucket" if small * whole_was > all_bytes * small_was else "bandwidth", (
         f"at {now} bucket_cap_mb={format_number(before[1], 6)}, the best at {was}, would take "
         f"{format_ms(lost)} ({format_percent(lost / best_ns)}) longer than {format_number(after[1], 6)} "

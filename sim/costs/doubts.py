@@ -17,7 +17,7 @@ from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_
 from sim.nouns.gpus import GPUS, GpuSheet
 from sim.nouns.hardware import SCALARS, Curve, Hardware
 from sim.nouns.workload import Workload
-from sim.units import format_number, format_size, format_sizes
+from sim.units import format_number, format_size, format_sizes, format_time
 
 
 class OwnCost(NamedTuple):
@@ -216,8 +216,25 @@ def _guesses(curve: Curve, least: int, most: int) -> Iterator[tuple[int, tuple[f
 
 # ---- Doubts.
 
+_ODD = 2  # times: beyond that far off the sizes next to it a time is no machine's
+
+
+def odd_points(curve: Curve) -> list[dict[str, Any]]:
+    """The sizes of a curve whose time lies off those of the two next to them, where these ascend: more than
+    ``_ODD`` times the larger one's, or less than the smaller one's by as much. As ``provenance.doubtful``."""
+    before, found = 0, list[dict[str, Any]]()
+    for point, after in zip(curve, [*(one.duration_ns for one in curve[1:]), inf], strict=True):
+        took = point.duration_ns
+        if before <= after and not before <= _ODD * took <= _ODD**2 * after:
+            beside = " and ".join(format_time(one) for one in (before, after) if 0 < one < inf)
+            found.append({"num_bytes": point.num_bytes, "why": f"takes {format_time(took)} between {beside}"})
+        else:
+            before = took
+    return found
+
+
 _CPU, _ACCELERATOR = "the CPU", "an accelerator"
-_ANEW = "Measure the link that trains"
+_ANEW, _LONGER = "Measure the link that trains", "calibrate with a longer --budget"
 _REDUCES_ON = {"gloo": _CPU, "mpi": _CPU, "nccl": _ACCELERATOR, "xccl": _ACCELERATOR, "hccl": _ACCELERATOR}
 
 
@@ -242,11 +259,13 @@ def doubts_about(workload: Workload, hardware: Hardware, *, of_any_size: bool = 
         for name, theirs, ours in _of_links(workload, hardware)
         if None not in (theirs, ours) and theirs != ours and not (of_any_size and name.endswith("ranks"))
     ]
+    is_imported = "import" in str(hardware.provenance.get("source"))
+    curve, again = ("link", "measure it again") if is_imported else ("calibration", _LONGER)
     return (
         *doubts_about_step(hardware),
         *(f"doubtful recording: {line}" for line in lines if isinstance(line, str)),
         *([f"doubtful link: {'; '.join(differs)}. {_ANEW}"] if differs else []),
-        *(f"doubtful calibration: {one}; calibrate with a longer --budget" for one in what),
+        *(f"doubtful {curve}: {one}; {again}" for one in what),
     )
 
 

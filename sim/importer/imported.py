@@ -44,11 +44,6 @@ class Notes(list[Note]):
         self.append(Note(kind, text))
 
 
-def count_of(number: int, noun: str) -> str:
-    """``1 bucket``, ``2 buckets``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def few(words: Sequence[str], most: int = 8) -> str:
     """The first of them with commas between, and ``...`` where there are more."""
     return ", ".join(words[:most]) + (", ..." if len(words) > most else "")

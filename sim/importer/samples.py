@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.importer.imported import count_of, few
+from sim.importer.imported import few
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Curve, CurvePoint
 from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
-from sim.units import NS_PER_MS, format_ms, median_ns
+from sim.units import NS_PER_MS, count_of, format_ms, median_ns
 
 _FACTOR = 2
 # Steps differ by so much without a reason: a late launch; on a CPU the scheduler takes the cores away.

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sim.costs.doubts import doubts_about
 from sim.errors import InputError, SimError
 from sim.formats.documents import parse_text, to_text
 from sim.importer.imported import Imported, ImportOptions
@@ -16,6 +17,7 @@ from sim.importer.readers import read_auto
 from sim.nouns.hardware import Curve, Hardware
 from sim.tuner.draws import read_scatter
 from tests.effort import DATA, needs_data, tries
+from tests.importer.corpus import MODEL
 from tests.importer.link_texts import WRITERS, Line, bus, head, old, report, today
 
 quick = settings(max_examples=tries(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -610,6 +612,31 @@ def test_two_files_are_two_systems_and_one_can_be_picked(tmp_path: Path) -> None
     assert four.world_size == 4
     with pytest.raises(InputError, match="--world-size: 3 is not legal here"):
         read_nccl_tests(paths, ImportOptions(world_size=3))
+
+
+@quick
+@given(
+    at=st.integers(0, 8),
+    factor=st.sampled_from([1.0, 1.4, 0.6, 5.0, 30.0, 0.1]),
+    base=st.sampled_from([20.0, 2.0, 0.1]),
+    step=st.sampled_from([2, 4]),
+)
+def test_a_time_off_those_of_the_sizes_next_to_it_is_doubtful(
+    at: int, factor: float, base: float, step: int, tmp_path: Path
+) -> None:
+    """Of the last size more is no sign: a link may lose its rate there."""
+    sizes = [4096 * step**place for place in range(9)]
+    times = [(base + size / 1e4) * (factor if place == at else 1.0) for place, size in enumerate(sizes)]
+    rows = [f"{size} {us:.3f} 4" for size, us in zip(sizes, times, strict=True)]
+    found = imported(tmp_path, ["# all_reduce", "size_B time_us nranks", *rows])
+    marks = found.hardware[0].provenance.get("doubtful", [])
+    is_odd = (
+        times[at] > 2 * times[at + 1] if at < 8 and factor > 1 else at > 0 and times[at - 1] > 2 * times[at]
+    )
+    assert [one["num_bytes"] for one in marks] == [sizes[at]] * is_odd
+    assert len(found.said("doubtful")) == len(marks)
+    (told,) = [line for line in doubts_about(MODEL, found.hardware[0]) if "takes" in line] or [""]
+    assert told.endswith("; measure it again") == is_odd
 
 
 # Public measurements

@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sim.costs.doubts import odd_points
 from sim.errors import InputError
-from sim.importer.imported import About, Imported, ImportOptions, Note, RankRow, count_of, few
+from sim.importer.imported import About, Imported, ImportOptions, Note, RankRow, few
 from sim.importer.kineto.events import NODE, Times
 from sim.importer.kineto.steps import ASSUMED_DTYPE, Collective, Rank, Step, read_rank
 from sim.importer.samples import SHORTEST_OVER_RANKS, median_curve, own_step, quiet_steps, scatter_by_size
@@ -26,7 +27,7 @@ from sim.nouns.hardware import GLOO_CHANNELS, Hardware
 from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import DTYPE_BYTES, Gradient, ReadyIncludes, Workload
 from sim.systems.ddp_assignment import AS_RECORDED
-from sim.units import NS_PER_S, format_ms, format_percent, format_size, median_ns
+from sim.units import NS_PER_S, count_of, format_ms, format_percent, format_size, median_ns
 
 Buckets = tuple[tuple[int, ...], ...]
 
@@ -537,6 +538,7 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
             if complete
             else "ranks are missing: an upper bound",
             "ranks": [rank.trace.rank for rank in job.ranks],
+            **({"doubtful": odd} if (odd := odd_points(curve)) else {}),
         },
     )
 

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.costs.doubts import with_own_costs
+from sim.costs.doubts import odd_points, with_own_costs
 from sim.errors import InputError
-from sim.importer.imported import Imported, ImportOptions, Note, Notes, count_of, plain
+from sim.importer.imported import Imported, ImportOptions, Note, Notes, plain
 from sim.importer.links.tables import UNUSED, WORDS, LinkTable, Sample, read_tables
 from sim.importer.readers import read_text
 from sim.importer.samples import median_curve, scatter_by_size
 from sim.nouns.collective import bus_factor
 from sim.nouns.gpus import gpus_named
 from sim.nouns.hardware import CURVES, MAX_RANKS, Hardware
-from sim.units import format_number, format_size, median_ns
+from sim.units import count_of, format_number, format_size, median_ns
 
 _LEAST_SIZES = 3
 _WITHIN = 0.01  # a mean of bandwidths is not quite the bandwidth of a mean time
@@ -352,6 +352,8 @@ def _hardware(key: _Key, system: _System, stem: str, notes: Notes) -> Hardware:
                 known[str(size)]["median_ns"] = median_ns(times)
         curves[collective] = median_curve({size: times for size, times, _ in rows})
         spread |= {collective: known} if known else {}
+        for odd in odd_points(curves[collective]):
+            notes.add("doubtful", f"{what}: {format_size(odd['num_bytes'])} {odd['why']}; measure it again")
         ends = f"{len(rows)} sizes from {rows[0][0]} to {rows[-1][0]} B"
         notes.add("found", f"{what} on {key.ranks} ranks, {ends}")
         if any(one.place == "in" for _, _, same in rows for one in same):
@@ -371,6 +373,7 @@ def _hardware(key: _Key, system: _System, stem: str, notes: Notes) -> Hardware:
         "hosts": list(key.hosts),
         "backend": backend,
         "device": device,
+        "doubtful": odd_points(curves["all_reduce"]),
     }
     made = Hardware(
         name=f"{stem}, {key.ranks} ranks",

@@ -21,9 +21,10 @@ from typing import Any
 import msgspec
 
 from sim.errors import InputError
-from sim.importer.imported import Notes, count_of, few, plain
+from sim.importer.imported import Notes, few, plain
 from sim.nouns.collective import bus_factor
 from sim.nouns.hardware import CURVES
+from sim.units import count_of
 
 MOST_NS, MOST_BYTES, MOST_ROWS = 10**15, 1 << 50, 100_000  # eleven days, a pebibyte
 LONGEST_LINE, LONGEST_HEADER, LONGEST_PREFIX, LONGEST_CELL = 1 << 16, 2000, 200, 40
@@ -459,18 +460,14 @@ def _kilo(block: _Block, places: dict[str, int], scale: Decimal | None) -> tuple
 
     off, sizes = dict[int, list[float]](), {*zip(values("size", 1), values("size", 2), strict=True)}
     numbers = [one[0] for one, other in sizes if one and one != other]
-    for kilo in (1000, 1024) if numbers else ():
-        rows = zip(values("size", kilo), values("time", 0), values("algbw", 0), strict=False)
-        off[kilo] = [
-            abs(log(time[0] * rate[0] / size[0]))
-            for size, time, rate in rows
-            if size
-            and time
-            and rate
-            and size[0] > 0
-            and all(one >= 20 * digit for one, digit in (time, rate))
-        ]
-    if off and off[1000]:
+    if not numbers:
+        return 0, ""
+    pairs = zip(values("time", 0), values("algbw", 0), strict=False)
+    sent = [t and r and min(t[0] / t[1], r[0] / r[1]) >= 20 and t[0] * r[0] for t, r in pairs]
+    for kilo in (1000, 1024):
+        rows = zip(values("size", kilo), sent, strict=False)
+        off[kilo] = [abs(log(by / size[0])) for size, by in rows if by and size and size[0]]
+    if off[1000]:
         return min(off, key=lambda kilo: median(off[kilo])), "as its bandwidths have it"
     doubles = all(one in _DOUBLED for one in numbers)
     return (1024, "for its sizes double") if len(numbers) > 2 and doubles else (0, "")
