@@ -18,7 +18,7 @@ from sim.autotuner.unison import FailedSomewhereError, Link, LinkProbe, Unison, 
 from sim.errors import InputError, NotModelledError
 from sim.formats.files import scratch_directory
 from sim.formats.recordings import load_recording
-from sim.importer.recorded import hardware_of, warmup_steps
+from sim.importer.recorded import warmup_steps
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import Legal
 from sim.nouns.hardware import Hardware
@@ -26,6 +26,7 @@ from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording
 from sim.recorder.clocks import clock_for
 from sim.recorder.training_step import ddp_in
+from sim.truth.own_link import hardware_of
 from sim.truth.recorded_job import job_in_recording
 from sim.truth.turns import AbTest, judge_turns
 from sim.units import format_percent

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sim.errors import InputError, NotModelledError
-from sim.importer.recorded import as_run, hardware_of, job_of, keep, workload_of
+from sim.importer.recorded import as_run, job_of, keep, workload_of
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import Hardware
@@ -15,6 +15,7 @@ from sim.nouns.workload import AsRun, Workload
 from sim.systems.ddp_assignment import as_the_job
 from sim.systems.simulate import simulated_step_ns
 from sim.truth.fit import OwnStep, check_ranks, hooked, own_step
+from sim.truth.own_link import hardware_of
 from sim.units import format_sizes
 
 Buckets = Sequence[Sequence[int]]

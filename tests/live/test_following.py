@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import sim
 from sim.errors import InputError
 from sim.formats.recordings import load_recording
-from sim.importer.recorded import hardware_of
 from sim.live import follower as following
 from sim.live.follower import Follower, find_recordings
 from sim.nouns.recording import RecordedStep, Recording
+from sim.truth.own_link import hardware_of
 from tests.effort import tries
 from tests.formats.test_recordings import any_steps, backward, rank_of, recording_of, step, write
 
