@@ -119,8 +119,8 @@ def print_answer(answer: Recommendation, title: str, least_bytes: int) -> None:
     ]
     if below:
         say(
-            f"below {format_size(least_bytes)}, the smallest size of the curve, all-reduces are taken to "
-            f"last as long as that one; measure smaller ones to be sure of {', '.join(below)}"
+            f"below {format_size(least_bytes)}, the smallest size of the curve, times are those of a line; "
+            f"measure smaller ones to be sure of {', '.join(below)}"
         )
     say("")
     rows = sorted(answer.families.items(), key=lambda item: item[1].regret_ns)

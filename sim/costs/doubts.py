@@ -149,7 +149,7 @@ _GOES_ON, _LOSES = 0.9, 1.25
 class Unknown(NamedTuple):
     """What is not measured of a machine: in ``words``, with its ranges and readings (``spread``), and the
     ``guesses``: sizes in bytes at which a time is so many times, low to high, what the curve says, and
-    elsewhere straight to it."""
+    straight from there to the curve's points."""
 
     words: tuple[str, ...]
     guesses: dict[int, tuple[float, float]]
@@ -183,14 +183,17 @@ def open_ranges(hardware: Hardware) -> dict[str, Any]:
 
 def _guesses(curve: Curve, least: int, most: int) -> Iterator[tuple[int, tuple[float, float]]]:
     """Where times of messages of ``least`` to ``most`` bytes are guesses: far outside of the curve's sizes,
-    far between two of them, and where it bends. A time of 0 is none.
+    far between two of them, and where it bends. A time of 0 is none. Below the first it is anything from in
+    proportion to its bytes to constant.
 
     In the middle of a gap it takes at least as long as at the rate of its end, and at most as long as at the
     rate of its begin; where nothing bends also not less than its begin, and not more than its end.
     """
     first, last, far = curve[0], curve[-1], FAR if len(curve) > 1 else 1
-    if least * far < first.num_bytes and first.duration_ns:
-        yield least, (max(_LEAST, least / first.num_bytes), 1.0)
+    least = max(least, -(-first.num_bytes // max(1, first.duration_ns)))  # of which no time is below 1 ns
+    if least * far < first.num_bytes:
+        of_first = first.duration_ns / service_ns(curve, least)
+        yield least, (of_first * least / first.num_bytes, of_first)
     slopes = [(b.duration_ns - a.duration_ns) / (b.num_bytes - a.num_bytes) for a, b in pairwise(curve)]
     before = 0.0
     for at, (a, b) in enumerate(pairwise(curve)):

@@ -20,19 +20,40 @@ _MEASURED_RANKS = "measured_ranks"  # in the provenance of hardware that was tak
 def service_ns(curve: Curve, num_bytes: int) -> int:
     """Service time in ns of a collective of ``num_bytes``, alone on its channel.
 
-    Linear between points, constant below the first, beyond the last as ``rise_beyond`` says. Rounded to the
-    nearest ns, half to even.
+    Linear between points, straight from ``empty_ns`` to the first, beyond the last as ``rise_beyond`` says.
+    Rounded to the nearest ns, half to even.
     """
     position = bisect_right(curve, num_bytes, key=lambda point: point.num_bytes)
-    if position == 0:
-        return curve[0].duration_ns
-    before = curve[position - 1]
+    before = curve[position - 1] if position else None
+    size, time = (before.num_bytes, before.duration_ns) if before else (0, empty_ns(curve))
     if position == len(curve):
         rise, run = rise_beyond(curve)
     else:
         after = curve[position]
-        rise, run = after.duration_ns - before.duration_ns, after.num_bytes - before.num_bytes
-    return divide_half_even(before.duration_ns * run + rise * (num_bytes - before.num_bytes), run)
+        rise, run = after.duration_ns - time, after.num_bytes - size
+    return divide_half_even(time * run + rise * (num_bytes - size), run)
+
+
+def empty_ns(curve: Curve) -> int:
+    """What a message without bytes takes, in ns: the latency part of ``curve``.
+
+    By the flattest line through the first point and another, which on an affine link is that through the
+    first two; no more than the first takes, and no less than nothing. By one point alone nothing, unless it
+    is that message: time grows with bytes below it as it does beyond.
+    """
+    first, lines_ns = curve[0], [0]
+    if first.num_bytes == 0:
+        return first.duration_ns
+    for point in curve[1:]:
+        rise, run = point.duration_ns - first.duration_ns, point.num_bytes - first.num_bytes
+        lines_ns.append(divide_half_even(first.duration_ns * run - rise * first.num_bytes, run))
+    return min(max(lines_ns), first.duration_ns)
+
+
+def without_latency(curve: Curve) -> Curve:
+    """``curve`` less its latency part, of a point that takes less all of it: what bytes take."""
+    empty = empty_ns(curve)
+    return tuple(replace(point, duration_ns=max(0, point.duration_ns - empty)) for point in curve)
 
 
 def rise_beyond(curve: Curve) -> tuple[int, int]:
@@ -81,9 +102,9 @@ def scale(
     Args:
         workload: what backward makes ready.
         hardware: what the machine carries.
-        bandwidth: divides what lies above the smallest duration of each curve (its bandwidth part).
-        latency: multiplies the smallest duration of each curve (its latency part). What is known of a point's
-            scatter is scaled with it.
+        bandwidth: divides what each curve has above its latency part.
+        latency: multiplies the latency part of each curve, what a message without bytes takes (``empty_ns``).
+            What is known of a point's scatter is scaled with it.
         backward: multiplies ready times and ``backward_ns``; forward and optimizer stay.
         world_size: another number of ranks, in a ring (``ring_factors``). That small messages wait for larger
             ones (``shared_connection``) holds for the measured number only, and is dropped.
@@ -114,10 +135,9 @@ def scale(
     for name in CURVES:
         curve, (hops, volume) = hardware.curve(name), ring_factors(name, measured, ranks)
         if curve is not None and (latency * hops, bandwidth / volume) != (1, 1):
-            least = min(point.duration_ns for point in curve)
-            base, rate = least * (latency * hops), bandwidth / volume
-            for point in curve:
-                time = base + (point.duration_ns - least) / rate
+            for point, of_bytes in zip(curve, without_latency(curve), strict=True):
+                base_ns = point.duration_ns - of_bytes.duration_ns
+                time = base_ns * (latency * hops) + of_bytes.duration_ns / (bandwidth / volume)
                 taken[name, point.num_bytes] = time / max(1, point.duration_ns)
     if taken:
         hardware = hardware.retimed(lambda kind, size, ns: round(ns * taken.get((kind, size), 1.0)))

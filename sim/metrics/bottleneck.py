@@ -9,10 +9,10 @@ from typing import NamedTuple, get_args
 import networkx
 
 from sim.costs.doubts import unknown
-from sim.costs.service_time import service_ns
+from sim.costs.service_time import service_ns, without_latency
 from sim.metrics.intervals import intersection_length
 from sim.nouns.collective import Collective, CollectiveKind
-from sim.nouns.hardware import SLOWDOWNS
+from sim.nouns.hardware import CURVES, SLOWDOWNS
 from sim.nouns.timeline import BucketTimes, Span, Timeline
 from sim.nouns.workload import Gradient
 from sim.units import format_ms, format_percent, format_size
@@ -98,13 +98,13 @@ class _Evidence:
         return sum(_length(span) for span in self.path if span.kind in kinds)
 
     def latency_ns(self, sent: Iterable[Collective]) -> int:
-        """The part of what ``sent`` take alone that is latency: of each, the smallest time on its curve."""
-        total = 0
+        """The part of what ``sent`` take alone that is latency, that they lose on curves without."""
+        curves, total = {kind: curve for kind in CURVES if (curve := self.hardware.curve(kind))}, 0
+        on_bytes = {kind: without_latency(curve) for kind, curve in curves.items()}
         for one in sent:
-            curve = self.hardware.curve(one.kind) or ()
-            whole = service_ns(curve, one.num_bytes) if curve else 0
-            least = min((point.duration_ns for point in curve), default=0)
-            total += least * one.service_ns // whole if whole else 0  # one that is queued takes a share
+            if whole := service_ns(curves[one.kind], one.num_bytes) if one.kind in curves else 0:
+                latency = whole - service_ns(on_bytes[one.kind], one.num_bytes)
+                total += latency * one.service_ns // whole  # one that is queued takes a share
         return total
 
     def taken_ns(self, taken: Callable[[Sequence[Collective]], int]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.service_time import scale
+from sim.costs.service_time import empty_ns, scale
 from sim.nouns.assignment import DDP_POLICIES
 from sim.nouns.hardware import CURVES, SLOWDOWNS, CurvePoint, Hardware
 from sim.nouns.measurement import MeasuredIteration, Measurement, Record
@@ -26,7 +26,7 @@ _RUNGS: dict[str, tuple[str, ...]] = {
     "launch": ("launch_cost_ns",),
     "find_unused": ("search_unused_ns", "mark_used_ns"),
     "accumulate": ("accumulate_bytes_per_s",),
-    "latency": CURVES,  # each collective takes the shortest time on its curve
+    "latency": CURVES,  # each collective takes what one without bytes does
     "bytes": CURVES,  # each takes its whole time
     "copy_out": ("copy_out_bytes_per_s",),
     "interference": tuple(name for name in SLOWDOWNS if name != "channel_slowdown"),
@@ -72,7 +72,7 @@ def _climb(timeline: Timeline) -> dict[str, int]:
     whole = timeline.hardware
     names = {name for of_rung in _RUNGS.values() for name in of_rung if name not in CURVES}
     bare: dict[str, Any] = {one.name: one.default for one in fields(Hardware) if one.name in names}
-    least = {name: min(one.duration_ns for one in curve) for name in CURVES if (curve := whole.curve(name))}
+    least = {name: empty_ns(curve) for name in CURVES if (curve := whole.curve(name))}
     flat: dict[str, Any] = {name: (CurvePoint(num_bytes=0, duration_ns=ns),) for name, ns in least.items()}
     level, hardware = replace(whole, **flat), replace(whole.retimed(lambda *_: 0), **bare)
 

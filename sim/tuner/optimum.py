@@ -140,8 +140,9 @@ def covers(problem: Problem) -> bool:
     """Whether what is found is the optimum: one channel, nothing that stretches or blocks, launches that take
     no longer than the all-reduces they start, so that none waits for another's launch, and no search for
     unused parameters, whose own all-reduce a problem leaves out."""
-    machine = problem.machine
-    is_quick = machine.launch_cost_ns <= int(problem.curve_ns.min())
+    machine, least = problem.machine, int(problem.wire.min())
+    later_ns = problem.curve_ns[problem.curve_bytes >= least].tolist()
+    is_quick = machine.launch_cost_ns <= min(service(problem.curve_bytes, problem.curve_ns, least), *later_ns)
     return is_quick and machine.in_force <= {"launch_cost_ns"} and not problem.switches.searches
 
 
@@ -249,8 +250,7 @@ def earliest_ends(lattice: Lattice, target: int, most: int) -> Ints:
             steps += 1
             while segment < sizes and size >= curve_bytes[segment]:
                 segment += 1
-            known = max(segment - 1, 0)
-            about = curve_ns[known] + slope[segment] * (size - curve_bytes[known]) - 1.0
+            about = curve_ns[segment - 1] + slope[segment] * (size - curve_bytes[segment - 1]) - 1.0
             soonest = ready + min(about, least_later[segment] - 1.0)
             if soonest > best or soonest > limit:
                 break  # a longer bucket takes no less, and leaves no more time for copies
@@ -338,8 +338,7 @@ def lower_bound_ns(problem: Problem) -> int:
     # What is sent from each place on takes alpha + beta * bytes in all, however it is cut, by any line of
     # alpha, beta >= 0 that no message is below: those as steep as the lower hull of the curve, but no steeper
     # than its cheapest byte. A service time is rounded to the nearest ns, by half a ns for each message.
-    sizes = np.append(0, problem.curve_bytes).astype(np.float64)
-    times = np.append(problem.curve_ns[0], problem.curve_ns).astype(np.float64)
+    sizes, times = problem.curve_bytes.astype(np.float64), problem.curve_ns.astype(np.float64)
     run, rise = sizes - sizes[:, None], times - times[:, None]
     to_right = np.divide(rise, run, out=np.full_like(run, np.inf), where=run > 0).min(axis=1)
     cheapest = min((times[sizes > 0] / sizes[sizes > 0]).tolist(), default=0.0)

@@ -44,7 +44,7 @@ from sim.clock.program import (
     check_length,
     machine_of,
 )
-from sim.costs.service_time import rise_beyond
+from sim.costs.service_time import empty_ns, rise_beyond
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import split_switches
@@ -110,9 +110,11 @@ def curve_of(hardware: Hardware) -> Curve:
 
 
 def curve_arrays(curve: Curve, most_bytes: int) -> tuple[Ints, Ints]:
-    """Sizes and times of a curve, and one point more, further on, if ``most_bytes`` lie beyond its last."""
-    sizes = _ints("all_reduce.num_bytes", [point.num_bytes for point in curve], MOST_BYTES)
-    times = _ints("all_reduce.duration_ns", [point.duration_ns for point in curve], MOST_NS)
+    """Sizes and times of a curve, from a message without bytes on, and one point more, further on, if
+    ``most_bytes`` lie beyond its last."""
+    points = {0: empty_ns(curve)} | {point.num_bytes: point.duration_ns for point in curve}
+    sizes = _ints("all_reduce.num_bytes", list(points), MOST_BYTES)
+    times = _ints("all_reduce.duration_ns", list(points.values()), MOST_NS)
     if most_bytes > sizes[-1]:
         rise, run = rise_beyond(curve)
         count = -(-(most_bytes - int(sizes[-1])) // run)  # whole runs: the same slope, to the ns
@@ -339,8 +341,8 @@ def add_share(base: int, a: int, b: int, c: int) -> int:
 def service(curve_bytes: Ints, curve_ns: Ints, num_bytes: int) -> int:
     """Service time of one all-reduce on ``curve_arrays``: ``service_time.service_ns``, compiled."""
     at = int(np.searchsorted(curve_bytes, num_bytes, side="right"))
-    if at == 0 or at == curve_bytes.size:
-        return int(curve_ns[max(0, at - 1)])
+    if at == curve_bytes.size:
+        return int(curve_ns[at - 1])
     rise, run = curve_ns[at] - curve_ns[at - 1], curve_bytes[at] - curve_bytes[at - 1]
     return add_share(curve_ns[at - 1], rise, num_bytes - curve_bytes[at - 1], run)
 

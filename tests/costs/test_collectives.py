@@ -37,8 +37,37 @@ def sizes_around(curve: Curve) -> st.SearchStrategy[int]:
 
 @given(any_curve.flatmap(lambda curve: st.tuples(st.just(curve), sizes_around(curve))))
 def test_curve_is_the_contracts(drawn: tuple[Curve, int]) -> None:
-    """CONTRACT, Hardware: linear between, constant below, last slope beyond but never negative."""
+    """CONTRACT, Hardware: linear between, straight below the first and to what no bytes take, beyond with the
+    last slope, and at least with bytes."""
     assert service_ns(*drawn) == service(*drawn, world_size=2)
+
+
+sizes = st.lists(st.integers(1, 2**34), min_size=2, max_size=4, unique=True).map(sorted)
+
+
+@given(sizes, st.integers(0, 5 * 10**6), st.integers(1, 100), st.integers(0, 2**34))
+def test_of_an_affine_link_no_size_and_no_what_if_needs_a_small_message(
+    sizes: list[int], latency_ns: int, ns_a_byte: int, num_bytes: int
+) -> None:
+    """Its first point may be at 128 MiB: what is below lies on the same line, whose latency is told."""
+    curve = points({size: latency_ns + ns_a_byte * size for size in sizes})
+    num_bytes = min(num_bytes, sizes[-1])
+    assert service_ns(curve, num_bytes) == latency_ns + ns_a_byte * num_bytes
+    link = wired({one.num_bytes: one.duration_ns for one in curve})
+    _, faster = sim.scale(handmade([1], 4), link, bandwidth=1 / 4, latency=3)
+    assert service_ns(faster.all_reduce, num_bytes) == 3 * latency_ns + 4 * ns_a_byte * num_bytes
+
+
+@given(any_curve, st.data())
+def test_below_its_first_point_no_curve_is_slower_than_it_or_faster_than_its_bytes(
+    curve: Curve, data: st.DataObject
+) -> None:
+    first = curve[0]
+    below = data.draw(st.integers(0, first.num_bytes))
+    in_proportion = divide_half_even(first.duration_ns * below, max(1, first.num_bytes))
+    assert in_proportion <= service_ns(curve, below) <= first.duration_ns
+    if len(curve) == 1 and first.num_bytes:
+        assert service_ns(curve, below) == in_proportion
 
 
 def test_a_level_end_is_no_end_of_time() -> None:
@@ -105,10 +134,10 @@ def test_factors_scale_what_they_are_on(
     for name in CURVES:
         before, after = getattr(hardware, name), getattr(other, name)
         assert (before is None) == (after is None)
-        least = min((point.duration_ns for point in before or ()), default=0)
         for one, two in zip(before or (), after or (), strict=True):
             assert two.num_bytes == one.num_bytes
-            expected = least * latency + (one.duration_ns - least) / bandwidth
+            base = min(one.duration_ns, service_ns(before, 0))
+            expected = base * latency + (one.duration_ns - base) / bandwidth
             assert two.duration_ns == pytest.approx(expected, abs=0.51)
     grown = sim.scale(workload, hardware, backward=16.0, bandwidth=1 / 16, latency=16.0)
     assert sim.scale(*grown, backward=1 / 16, bandwidth=16.0, latency=1 / 16) == (workload, hardware)

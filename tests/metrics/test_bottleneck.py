@@ -19,6 +19,7 @@ from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from tests.effort import tries
 from tests.handmade import handmade, wired
+from tests.oracle.stepper import service
 from tests.strategies import REAL, Case, cases, paired_cases
 
 MS = 1_000_000
@@ -195,8 +196,8 @@ def with_curve(times: Callable[[Hardware], list[int]]) -> Change:
     return change
 
 
-def _least(machine: Hardware) -> int:
-    return min(point.duration_ns for point in machine.all_reduce)
+def _latency(machine: Hardware) -> int:
+    return service(machine.all_reduce, 0, machine.world_size)
 
 
 def _in_ready_order(case: Case) -> Case:
@@ -213,12 +214,13 @@ def _without_compute(case: Case) -> Case:
     return replace(case, workload=none, hardware=replace(case.hardware, broadcast=None))
 
 
-without_latency = with_curve(lambda it: [point.duration_ns - _least(it) for point in it.all_reduce])
+without_latency = with_curve(lambda it: [max(0, one.duration_ns - _latency(it)) for one in it.all_reduce])
 
 
 def of_latency_alone(case: Case) -> Case:
-    """All sizes take the least time, also beyond the curve, where time grows with bytes otherwise."""
-    constant = (CurvePoint(num_bytes=0, duration_ns=_least(case.hardware)),)
+    """All sizes take what no bytes do, or less that one of the curve does, also beyond it."""
+    least = min(_latency(case.hardware), *(point.duration_ns for point in case.hardware.all_reduce))
+    constant = (CurvePoint(num_bytes=0, duration_ns=least),)
     return replace(case, hardware=replace(case.hardware, all_reduce=constant))
 
 

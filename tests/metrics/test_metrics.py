@@ -1,6 +1,6 @@
 """Figures of a step, by counting and by simulation: intervals, the path, every part and every bound."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
@@ -21,6 +21,7 @@ from sim.nouns.workload import Buffer, Workload
 from tests.effort import tries
 from tests.handmade import handmade, points, wired
 from tests.machines import model
+from tests.oracle.stepper import service
 from tests.strategies import TINY, Case, cases, paired_cases
 from tests.systems.cases import system_cases
 
@@ -197,8 +198,11 @@ SYSTEMS = {
 CHAINED = ("hybrid",)  # of ranks that differ, it is refused
 
 
-def wire(latency_ns: int, ns_a_mib: int, **machine: float) -> Hardware:
-    curve = points({size: latency_ns + size * ns_a_mib // 2**20 for size in (0, 2**30)})
+def wire(
+    latency_ns: int, ns_a_mib: int, sizes: Sequence[int] = (0, 2**30), *, bend: int = 2**40, **machine: float
+) -> Hardware:
+    """Affine at ``sizes``, but level from ``bend`` bytes on."""
+    curve = points({size: latency_ns + min(size, bend) * ns_a_mib // 2**20 for size in sizes})
     return Hardware(name="wire", world_size=4, **dict.fromkeys(CURVES, curve), **machine)  # type: ignore[arg-type]
 
 
@@ -209,13 +213,13 @@ def play(
 
 
 def on_curves(hardware: Hardware, change: Callable[[int, int], int]) -> Hardware:
-    """The machine with each time of its curves as ``change`` makes it of the least on its curve and it."""
+    """The machine with each time of its curves as ``change`` makes it of what no bytes take and it."""
     made = {}
     for name in CURVES:
         curve = hardware.curve(name)
         assert curve is not None
-        least = min(point.duration_ns for point in curve)
-        made[name] = tuple(replace(point, duration_ns=change(least, point.duration_ns)) for point in curve)
+        empty = service(curve, 0, hardware.world_size)
+        made[name] = tuple(replace(point, duration_ns=change(empty, point.duration_ns)) for point in curve)
     return replace(hardware, **made)
 
 
@@ -236,6 +240,8 @@ def machines(draw: st.DrawFn) -> Hardware:
     return wire(
         draw(st.integers(0, 2 * MS)),
         draw(st.integers(MS // 100, 20 * MS)),
+        draw(st.sampled_from([(0, 2**30), (2**22,), (2**16, 2**18, 2**20), (2**20, 2**30)])),
+        bend=draw(st.sampled_from([2**40, 2**18])),
         comm_channels=1 if calm else draw(st.integers(1, 2)),
         launch_cost_ns=draw(st.sampled_from([0, 10_000, MS])),
         launch_blocks_compute=draw(st.booleans()),
@@ -255,7 +261,7 @@ GONE: dict[str, Callable[[Hardware], Hardware]] = {
     "outside-backward": lambda it: on_curves(it, lambda _, __: 0),
     "tail-exposed": lambda it: on_curves(it, lambda _, __: 0),
     "bandwidth-bound": lambda it: on_curves(it, lambda _, __: 0),
-    "latency-bound": lambda it: on_curves(it, lambda least, took: took - least),
+    "latency-bound": lambda it: on_curves(it, lambda empty, took: max(0, took - empty)),
     "launch-bound": lambda it: replace(it, launch_cost_ns=0),
     "copy-bound": lambda it: replace(it, copy_in_bytes_per_s=None, copy_out_bytes_per_s=None),
     "accumulation-bound": lambda it: replace(it, accumulate_bytes_per_s=None),

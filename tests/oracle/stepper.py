@@ -55,21 +55,26 @@ def half_even(value: Fraction) -> int:
 
 
 def service(curve: Curve, num_bytes: int, world_size: int) -> int:
-    """Linear between points; constant below the first; beyond the last with the slope of the last two, and
-    at least as its bytes grow (those of the last point, less what no bytes take where that is a point);
-    world size 1 costs nothing."""
+    """Linear between points; below the first straight to what no bytes take, by the flattest line through it
+    and another, between nothing and the first's time; beyond the last with the slope of the last two, and at
+    least as its bytes grow (those of the last point, less what no bytes take where that is a point); world
+    size 1 costs nothing."""
     if world_size == 1:
         return 0
     points = [(point.num_bytes, point.duration_ns) for point in curve]
-    if num_bytes <= points[0][0]:
-        return points[0][1]
+    (first_size, first_time), no_bytes_ns = points[0], Fraction(0)
+    if first_size and len(points) > 1:
+        slope = min(Fraction(time - first_time, size - first_size) for size, time in points[1:])
+        no_bytes_ns = min(max(no_bytes_ns, first_time - slope * first_size), Fraction(first_time))
+    if first_size:
+        points.insert(0, (0, half_even(no_bytes_ns)))
     for (size, time), (next_size, next_time) in itertools.pairwise(points):
         if num_bytes <= next_size:
             return half_even(time + Fraction(next_time - time, next_size - size) * (num_bytes - size))
     (last_size, last_time), slopes = points[-1], [Fraction(0)]
     if last_size:
-        slopes.append(Fraction(last_time - (points[0][1] if points[0][0] == 0 else 0), last_size))
-    if len(points) > 1:
+        slopes.append(Fraction(last_time - (first_time if first_size == 0 else 0), last_size))
+    if len(curve) > 1:
         slopes.append(Fraction(last_time - points[-2][1], last_size - points[-2][0]))
     return half_even(last_time + max(slopes) * (num_bytes - last_size))
 

@@ -94,9 +94,10 @@ def test_latency_against_bytes_by_hand() -> None:
         assert [part.name for part in found] == ["latency", "bytes", "compute"]
 
 
-def test_latency_is_the_shortest_time_of_messages_beyond_the_curve_too() -> None:
+def test_latency_is_what_no_bytes_take_of_messages_beyond_the_curve_too() -> None:
     workload = handmade([100 * MS], 32 << 20)
-    hardware = wired({4096: MS, 1 << 20: 5 * MS}, comm_channels=2, shared_connection=True)
+    curve = {size: MS + 4 * size for size in (4096, 1 << 20)}
+    hardware = wired(curve, comm_channels=2, shared_connection=True)
     _, slower = sim.scale(workload, hardware, latency=3.0)
     steps = (sim.simulate(workload, one, sim.assign(workload), "analytic") for one in (hardware, slower))
     (latency,) = (part for part in sim.difference(*steps) if part.name == "latency")

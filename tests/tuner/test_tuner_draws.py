@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import sim
 from sim.clock import simpy_clock
 from sim.costs.doubts import doubts_about, unknown
+from sim.costs.service_time import service_ns
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -251,6 +252,19 @@ def test_beyond_the_curve_and_between_far_sizes_machines_differ() -> None:
     for size, least in ((8 * MB, 1.2), (1000 * MB, 1.2), (2 * MB, 1.02)):
         times = [sim.simulate(job([size // MB]), one, assign(job([size // MB]))).sync_end_ns for one in drawn]
         assert max(times) > least * min(times)
+
+
+@pytest.mark.parametrize("times", [{128 * MB: 130 * MS}, {128 * MB: 130 * MS, 256 * MB: 230 * MS}])
+def test_far_below_the_curve_machines_are_from_in_proportion_to_constant(times: dict[int, int]) -> None:
+    """At every size, not at the smallest alone."""
+    known, most = wired(times), times[128 * MB]
+    drawn, _ = draw_machines(known, 41, np.random.default_rng(0), unknown(known, (1, 128 * MB)))
+    for size in (4096, MB, 64 * MB, 127 * MB):
+        taken = sorted(service_ns(one.all_reduce, size) for one in drawn)
+        proportional = most * size // (128 * MB)
+        assert proportional == pytest.approx(taken[0], rel=0.01, abs=1)
+        assert taken[-1] == pytest.approx(most, rel=0.01)
+        assert taken[20] == pytest.approx(service_ns(known.all_reduce, size), rel=0.01, abs=1)
 
 
 def test_a_known_length_stays_and_ready_times_move_inside_it() -> None:

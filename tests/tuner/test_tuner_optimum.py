@@ -18,6 +18,7 @@ from sim.tuner.problem import Buckets, Problem
 from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.machines import machine, model
+from tests.oracle.stepper import service
 from tests.strategies import SLOWDOWNS
 from tests.tuner.cases import (
     Case,
@@ -184,7 +185,9 @@ ABOVE = st.sampled_from([0, 0, 1, 2, 1000, 10**9])
 def quick_launches(case: Case) -> Case:
     """Launches that take no longer than what they launch, so that the search covers the case."""
     workload, hardware = case
-    dearest = 0 if hardware.world_size == 1 else min(p.duration_ns for p in hardware.all_reduce)
+    sent = min(gradient.on_wire for gradient in workload.gradients)
+    sizes = [sent, *(point.num_bytes for point in hardware.all_reduce if point.num_bytes > sent)]
+    dearest = min(service(hardware.all_reduce, size, hardware.world_size) for size in sizes)
     return workload, replace(hardware, launch_cost_ns=min(hardware.launch_cost_ns, dearest))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.costs.service_time import rise_beyond
+from sim.costs.service_time import empty_ns, rise_beyond
 from sim.nouns.hardware import CurvePoint
 from sim.tuner.problem import Buckets, Problem, curve_of
 
@@ -32,9 +32,9 @@ def earliest_finish(problem: Problem) -> Buckets:
 
 
 def _without_end(curve: tuple[CurvePoint, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A curve's points and one more, far beyond the last."""
-    sizes = [float(point.num_bytes) for point in curve]
-    times = [float(point.duration_ns) for point in curve]
+    """A curve's points from no bytes on, and one more, far beyond the last."""
+    points = {0: empty_ns(curve)} | {point.num_bytes: point.duration_ns for point in curve}
+    sizes, times = list(map(float, points)), list(map(float, points.values()))
     rise, run = rise_beyond(curve)
     times.append(times[-1] + rise / run * (2.0**52 - sizes[-1]))
     sizes.append(2.0**52)
