@@ -87,7 +87,7 @@ def without_own_costs(hardware: Hardware) -> Hardware:
 def told_unmeasured(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
     """Sentences on the costs of DDP's own that are not measured, and on a host that a rank shares with its
     all-reduces."""
-    told, said, ranges = list[str](), list[str](), hardware.spread.get("ranges", {})
+    told, said, ranges = list[str](), list[str](), _not_fitted(hardware)
     for name in [name for name in OWN_COSTS if name in ranges]:
         words, *_, unit, of_unit = OWN_COSTS[name]
         figures = (ranges[name]["low"], ranges[name]["high"], getattr(hardware, name))
@@ -160,7 +160,7 @@ def unknown(hardware: Hardware, sizes: Iterable[int]) -> Unknown:
     sent, curve = [size for size in sizes if size > 0], hardware.all_reduce
     if hardware.world_size == 1 or not sent:
         return Unknown((), {})
-    ranges, readings = open_ranges(hardware), hardware.spread.get("readings", ())
+    ranges, readings = _not_fitted(hardware), hardware.spread.get("readings", ())
     guesses, said = dict(_guesses(curve, min(sent), max(sent))), list[str]()
     if (known := ranges.get("all_reduce")) is not None:
         low, high = format_number(known["low"]), format_number(known["high"])
@@ -176,9 +176,18 @@ def unknown(hardware: Hardware, sizes: Iterable[int]) -> Unknown:
 
 
 def open_ranges(hardware: Hardware) -> dict[str, Any]:
-    """Those of ``spread.ranges`` that leave something open: between equal ends a value is known exactly."""
-    ranges = hardware.spread.get("ranges", {})
-    return {name: known for name, known in ranges.items() if known["low"] < known["high"]}
+    """Those of ``spread.ranges`` that leave something open: between equal ends a value is known exactly, and
+    what is free (None) lies in none."""
+    ranges = hardware.spread.get("ranges", {}).items()
+    is_open = {name: known for name, known in ranges if known["low"] < known["high"]}
+    return {name: known for name, known in is_open.items() if getattr(hardware, name) is not None}
+
+
+def _not_fitted(hardware: Hardware) -> dict[str, Any]:
+    """Those of ``open_ranges`` that no recorded step of the job has fitted, which is measured here."""
+    fitted = (hardware.spread.get("own_step") or {}).get("factors")
+    fitted = ["all_reduce" if one == "link" else one for one in fitted] if isinstance(fitted, list) else []
+    return {name: known for name, known in open_ranges(hardware).items() if name not in fitted}
 
 
 def _guesses(curve: Curve, least: int, most: int) -> Iterator[tuple[int, tuple[float, float]]]:

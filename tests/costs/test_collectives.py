@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.costs.doubts import told_unmeasured, with_shared_host, without_own_costs
+from sim.costs.doubts import OWN_COSTS, told_unmeasured, unknown, with_shared_host, without_own_costs
 from sim.costs.service_time import ring_factors, service_ns
 from sim.errors import InputError
 from sim.nouns.hardware import CURVES, Curve, Hardware
@@ -369,6 +369,14 @@ def test_a_measured_cost_has_no_range_and_is_told_no_more() -> None:
     workload = handmade([1], 4)
     (line,) = told_unmeasured(workload, hardware)
     assert "launch" in line
+    # What is free lies in no range, and what the job's own step has fitted is measured here.
+    (line,) = told_unmeasured(workload, replace(hardware, copy_in_bytes_per_s=None))
+    assert "copies out of" in line
+    assert "copies into" not in line
+    fitted = {"own_step": {"factors": ["link", *OWN_COSTS]}}
+    of_job = replace(hardware, spread={**hardware.spread, **fitted}, comm_slowdown=2.05)
+    assert not told_unmeasured(workload, of_job)
+    assert not unknown(of_job, [1 << 20]).words
     bare = without_own_costs(hardware)
     assert (bare.launch_cost_ns, bare.launch_blocks_compute, bare.hook_cost_ns) == (0, False, 0)
     assert bare.copy_in_bytes_per_s is None
