@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sim.costs.service_time import measured_ranks, service_ns
 from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_job
-from sim.nouns.gpus import GPUS, GpuSheet
+from sim.nouns.gpus import GPUS, GpuSheet, gpus_named
 from sim.nouns.hardware import SCALARS, Curve, Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_number, format_size, format_sizes, format_time
@@ -306,8 +306,18 @@ def _of_links(workload: Workload, hardware: Hardware) -> Iterator[tuple[str, obj
         return
     yield "device", _measured_on(hardware), " and ".join(sorted(sides))
     if sides == {_measured_on(hardware)}:
+        told, known = hardware.provenance, workload.provenance
+        theirs, own = _gpus(told.get("devices")), _gpus(named, known.get("device_name"), known.get("device"))
+        if theirs and own and not set(theirs) & set(own):
+            yield "GPU", " and ".join(theirs), " and ".join(own)
         ours = _backend(workload.provenance, trains[0])
         yield "backend", _backend(hardware.provenance, trains[0]), ours
+
+
+def _gpus(*named: object) -> list[str]:
+    """The GPUs of the table that are named, one by one or in lists."""
+    words = [word for one in named for word in (one if isinstance(one, list) else [one])]
+    return [gpu.name for gpu in gpus_named(word for word in words if isinstance(word, str))]
 
 
 def _backend(told: dict[str, Any], device: str) -> str | None:

@@ -381,6 +381,10 @@ ESTIMATED = replace(WORKLOAD, provenance={"roofline": {"device": "a100-40gb-sxm"
         (RECORDED, {"backend": "mpi", "device": "cuda"}, True),
         (RECORDED, {"fabric": {}}, False),  # computed by NCCL's model
         (replace(RECORDED, provenance={"world_size": 3}), {"backend": "nccl"}, True),
+        (ESTIMATED, {"backend": "nccl", "devices": ["Tesla V100-SXM2-16GB"]}, True),
+        (ESTIMATED, {"backend": "nccl", "devices": ["NVIDIA A100-SXM4-40GB", "NVIDIA A40"]}, False),
+        (ESTIMATED, {"backend": "nccl", "devices": ["A GPU", 3]}, False),
+        (RECORDED, {"backend": "nccl", "devices": ["NVIDIA A100-SXM4-40GB"]}, False),
     ],
 )
 def test_a_link_that_is_not_the_one_that_trains_is_named_wherever_it_is_asked(
