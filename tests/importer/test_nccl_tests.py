@@ -591,6 +591,24 @@ def test_rows_of_two_machines_in_one_table_are_never_mixed(
         assert picked == {size: round(us, 1) * 1000 for size, us in times[nic].items()}
 
 
+def test_a_type_that_takes_longer_is_another_run(tmp_path: Path) -> None:
+    """nccl-tests with -d all: types that take alike are one, beside one that does not."""
+    types = {"int8": 1, "half": 2, "float": 4, "double": 8}
+    rows = [
+        f"{size} {size // width} {name} sum {us:.1f} {us:.1f}"
+        for name, width in types.items()
+        for size, us in ((size, size / (1e4 if width > 1 else 2e3)) for size in SIZES)
+    ]
+    text = ["# 4 ranks", "size count type redop time_us time_us", *rows]
+    with pytest.raises(
+        InputError, match=r"2 machines .*type int8; from log.txt: line 3 \| .*type half; from"
+    ):
+        imported(tmp_path, text)
+    made = read(tmp_path, text, machine="half")
+    assert points(made.all_reduce) == {size: round(size / 1e4, 1) * 1000 for size in SIZES}
+    assert made.spread["all_reduce"]["1048576"]["count"] == 3
+
+
 def test_rows_of_one_machine_that_words_tell_apart_are_one_curve(tmp_path: Path) -> None:
     """The algorithm by size, or a run by its time of day."""
     for words in (["tree", "tree", "tree", "ring", "ring", "ring"], [f"at {hour}:00" for hour in range(6)]):

@@ -78,7 +78,10 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
 def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> dict[_Key, _System]:
     """Tables by system, their samples checked; of several numbers of ranks only the wanted one."""
     systems: dict[_Key, _System] = defaultdict(lambda: defaultdict(list))
-    others = []
+    known, others = (
+        defaultdict[_Key, list[_Key]](list),
+        [],
+    )  # by what tells systems apart, those that are unlike
     for table in tables:
         if (collective := _collective(table, notes)) is None:
             continue
@@ -95,10 +98,13 @@ def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> d
         columns = zip(*table.said.listed.values(), strict=True) if table.said.listed else ((), ())
         hosts, devices = (tuple(dict.fromkeys(map(plain, filter(None, one)))) for one in columns)
         for number, run in enumerate(_runs(table)):
-            key = _Key(table.source, ranks, hosts, devices, table.title)
-            if key in systems and not _repeats([run], systems[key][collective], sure=bool(hosts or number)):
-                key = key._replace(unlike=run.samples[0].where)
-            systems[key][collective].append(run)
+            key, sure = _Key(table.source, ranks, hosts, devices, table.title), bool(hosts or number)
+            seen = known[key]
+            like = (one for one in seen[:_MOST_RUNS] if _repeats([run], systems[one][collective], sure=sure))
+            if (told := next(like, None)) is None:
+                told = key._replace(unlike=run.samples[0].where) if seen else key
+                seen.append(told)
+            systems[told][collective].append(run)
     if others and not systems:
         words = f"{tables[0].source} was measured on {', '.join(dict.fromkeys(others))}"
         raise InputError(f"--world-size: {wanted} is not legal here; {words}")

@@ -506,8 +506,8 @@ def _read(block: _Block, source: str, notes: Notes) -> list[LinkTable]:
         where, samples = f"{source}: line {number}", list[Sample]()
         said_by = defaultdict[str, list[str]](list)
         for one, cell in zip(columns, cells, strict=True):
-            if one.kind == "place" or (one.kind == "other" and not _CELL.fullmatch(cell)):
-                said_by[one.kind].append(f"{one.name} {cell}")
+            if one.kind == "place" or (one.kind in ("other", "dtype") and not _CELL.fullmatch(cell)):
+                said_by["place" if one.kind == "place" else "other"].append(f"{one.name} {cell}")
         for which, span in zip(slots, spans, strict=True) if size is not None else ():
             if "in_place" in places:  # rccl-tests has the two timings in two rows
                 which = "in" if cells[places["in_place"]] == "1" else "out"
