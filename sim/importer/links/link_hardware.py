@@ -78,10 +78,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
 def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> dict[_Key, _System]:
     """Tables by system, their samples checked; of several numbers of ranks only the wanted one."""
     systems: dict[_Key, _System] = defaultdict(lambda: defaultdict(list))
-    known, others = (
-        defaultdict[_Key, list[_Key]](list),
-        [],
-    )  # by what tells systems apart, those that are unlike
+    unlike, others = defaultdict[_Key, list[_Key]](list), []
     for table in tables:
         if (collective := _collective(table, notes)) is None:
             continue
@@ -99,11 +96,11 @@ def _systems(tables: Sequence[LinkTable], wanted: int | None, notes: Notes) -> d
         hosts, devices = (tuple(dict.fromkeys(map(plain, filter(None, one)))) for one in columns)
         for number, run in enumerate(_runs(table)):
             key, sure = _Key(table.source, ranks, hosts, devices, table.title), bool(hosts or number)
-            seen = known[key]
-            like = (one for one in seen[:_MOST_RUNS] if _repeats([run], systems[one][collective], sure=sure))
+            known = unlike[key][:_MOST_RUNS]
+            like = (one for one in known if _repeats([run], systems[one][collective], sure=sure))
             if (told := next(like, None)) is None:
-                told = key._replace(unlike=run.samples[0].where) if seen else key
-                seen.append(told)
+                told = key._replace(unlike=run.samples[0].where) if known else key
+                unlike[key].append(told)
             systems[told][collective].append(run)
     if others and not systems:
         words = f"{tables[0].source} was measured on {', '.join(dict.fromkeys(others))}"
