@@ -13,7 +13,7 @@ from sim.cli import options, printing
 from sim.cli.options import Kind, choice, file_option, option, write
 from sim.cli.printing import Answer, note, progress, say, say_notes, table
 from sim.columns import Column, by_place, ms, percent, plain, size
-from sim.costs.doubts import doubts_about, doubts_about_step
+from sim.costs.doubts import doubts_about_step, rests_on
 from sim.errors import InputError
 from sim.formats.record_files import recorded_step
 from sim.nouns.collective import Event, Explanation
@@ -258,13 +258,15 @@ def sweep(
             progress=stack.enter_context(progress("simulating")),
         )
     write(output, sim.sweep_csv(rows))
-    doubts = doubts_about(workload, hardware)
+    wires = [gradient.on_wire for gradient in workload.gradients]
+    played = sim.simulate(workload, hardware, sim.assign(workload), "analytic")
+    notes = (*rests_on(hardware, [*wires, sum(wires)]), *sim.summarize(played).notes)
 
     def show() -> None:
         _print_sweep(f"{workload.name} on {hardware.name}", rows)
-        say_notes(doubts)
+        say_notes(notes)
 
-    document = {"rows": [asdict(row) for row in rows], "notes": doubts}
+    document = {"rows": [asdict(row) for row in rows], "notes": notes}
     return Answer(document, show, printing.to_tune(workload_file, hardware_file))
 
 

@@ -28,7 +28,7 @@ from sim.clock.play import (
 )
 from sim.clock.program import BACKWARD, MOST_NS, Program
 from sim.clusters.ranks import Brought, Crew, Ranks, make_crew
-from sim.costs.doubts import doubts_about
+from sim.costs.doubts import notes_of, rests_on
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import Legal
@@ -425,6 +425,7 @@ def summarise(
 ) -> StepDistribution:
     """The distribution of these jobs' steps, beside the step of ranks that are all alike."""
     crew, world_size = step.crew, len(step.crew)
+    sent = [one for program in step.programs for one in program.collectives]
     every = np.concatenate([job.steps_ns for job in jobs])
     mean, low, high = interval([job.steps_ns for job in jobs], enough_stalls(crew.ranks, jobs))
     quantiles = np.quantile(every, np.linspace(0, 1, 101)).round().astype(np.int64).tolist()
@@ -452,7 +453,11 @@ def summarise(
         waited_ns=round(sum(float(job.rank_waited_ns.sum()) for job in jobs) / (len(every) * world_size)),
         parts=_parts(crew, jobs, max(1, len(every) * step.sent)),
         not_known=(*crew.not_known, *(step.scatter.not_known if world_size > 1 else ())),
-        notes=(*_notes(crew, jobs), *doubts_about(workload, hardware)),
+        notes=(
+            *_notes(crew, jobs),
+            *rests_on(hardware, (one.num_bytes for one in sent if one.kind == "all_reduce")),
+            *notes_of(workload, hardware, (note for program in step.programs for note in program.notes)),
+        ),
         provenance={"source": "sim.step_distribution", "workload": workload.name, "hardware": hardware.name},
     )
 

@@ -190,6 +190,12 @@ def _not_fitted(hardware: Hardware) -> dict[str, Any]:
     return {name: known for name, known in open_ranges(hardware).items() if name not in fitted}
 
 
+def rests_on(hardware: Hardware, sizes: Iterable[int]) -> tuple[str, ...]:
+    """The sentence on what is ``unknown`` of a machine that all-reduces ``sizes`` bytes, if anything is."""
+    words = unknown(hardware, sizes).words
+    return (f"this rests on {'; '.join(words)}",) if words else ()
+
+
 def _guesses(curve: Curve, least: int, most: int) -> Iterator[tuple[int, tuple[float, float]]]:
     """Where times of messages of ``least`` to ``most`` bytes are guesses: far outside of the curve's sizes,
     far between two of them, and where it bends. A time of 0 is none. Below the first it is anything from in
@@ -248,6 +254,12 @@ def odd_points(curve: Curve) -> list[dict[str, Any]]:
 _CPU, _ACCELERATOR = "the CPU", "an accelerator"
 _ANEW, _LONGER = "Measure the link that trains", "calibrate with a longer --budget"
 _REDUCES_ON = {"gloo": _CPU, "mpi": _CPU, "nccl": _ACCELERATOR, "xccl": _ACCELERATOR, "hccl": _ACCELERATOR}
+
+
+def notes_of(workload: Workload, hardware: Hardware, played: Iterable[str] = ()) -> tuple[str, ...]:
+    """What every answer about a job on a machine says beside its figures: the notes of the steps that were
+    ``played``, such as parts that are not counted, what is not measured, and what is in doubt."""
+    return (*dict.fromkeys(played), *told_unmeasured(workload, hardware), *doubts_about(workload, hardware))
 
 
 def doubts_about(workload: Workload, hardware: Hardware, *, of_any_size: bool = False) -> tuple[str, ...]:

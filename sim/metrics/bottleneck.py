@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 
 import networkx
 
-from sim.costs.doubts import unknown
+from sim.costs.doubts import rests_on
 from sim.costs.service_time import service_ns, without_latency
 from sim.metrics.intervals import intersection_length
 from sim.nouns.collective import Collective, CollectiveKind
@@ -172,8 +172,7 @@ def find_bottleneck(timeline: Timeline) -> Bottleneck:
         if took > _TOLD * timeline.step_ns
     ]
     sizes = [one.collective.num_bytes for one in timeline.collectives if one.collective.kind == "all_reduce"]
-    if rests_on := unknown(timeline.hardware, sizes).words:
-        said.append(f"this rests on {'; '.join(rests_on)}")
+    said += rests_on(timeline.hardware, sizes)
     return first._replace(sentence="; ".join((first.sentence, *said)))
 
 

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from sim.costs.doubts import doubts_about, told_unmeasured
+from sim.costs.doubts import notes_of
 from sim.metrics.bottleneck import find_bottleneck
 from sim.metrics.intervals import intersection_length, length, union
 from sim.nouns.report import Report
@@ -75,10 +75,10 @@ def summarize(timeline: Timeline) -> Report:
         verdict_saves_ns=verdict.saves_ns,
         buckets=tuple(BucketRow(**{row: getattr(one, row) for row in rows}) for one in timeline.buckets),
         bucket_indices=timeline.assignment.bucket_indices,
-        notes=(
-            *dict.fromkeys(note for batch in timeline.micro_batches for note in batch.notes),
-            *told_unmeasured(timeline.workload, timeline.hardware),
-            *doubts_about(timeline.workload, timeline.hardware),
+        notes=notes_of(
+            timeline.workload,
+            timeline.hardware,
+            (note for batch in timeline.micro_batches for note in batch.notes),
         ),
         provenance={
             "workload": timeline.workload.name,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from sim.costs.doubts import doubts_about, doubts_about_step, told_unmeasured
+from sim.costs.doubts import doubts_about_step, notes_of
 from sim.metrics.bottleneck import critical_path
 from sim.metrics.step import summarize
 from sim.nouns.assignment import Assignment, bucket_bytes, made_for
@@ -140,11 +140,7 @@ def tune(
         setting=setting,
         critical_path=tuple(critical_path(timeline)),
         baseline_path=tuple(critical_path(baseline_timeline)),
-        notes=(
-            *doubts_about(workload, hardware),
-            *notes_on(workload, report.exposed_comm_ns),
-            *told_unmeasured(workload, hardware),
-        ),
+        notes=(*notes_on(workload, report.exposed_comm_ns), *notes_of(workload, hardware)),
         provenance={"source": "sim.tune", "workload": workload.name, "hardware": hardware.name},
     )
 

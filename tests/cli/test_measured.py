@@ -13,7 +13,7 @@ import pytest
 import sim
 import sim.validator.replay
 from sim.formats.record_files import start_record
-from sim.nouns.workload import Workload
+from sim.nouns.workload import Buffer, Workload
 from sim.truth.turns import judge_turns
 from tests.cli import cheap
 from tests.cli.cheap import LINK, MS, PAIR
@@ -178,6 +178,22 @@ def test_every_answer_names_what_is_doubtful(
         said = bucketsim("export", job, "--hardware", link, *options, "--as", "snippet")
         assert said.code == 0, said.err
         assert ("doubtful link" in said.err) == (words is not None)
+
+
+def test_every_answer_names_what_is_not_measured_and_not_counted(tmp_path: Path) -> None:
+    buffered = replace(on("cuda"), buffers=(Buffer(dtype="float32", num_bytes=4096),))
+    job, link, _ = saved(tmp_path, buffered, {"backend": "nccl"}, 2)
+    ranges = {"all_reduce": {"low": 0.9, "high": 6.0}, "hook_cost_ns": {"low": 0, "high": 30_000}}
+    link.write_text(sim.to_text(replace(sim.load_hardware(link), spread={"ranges": ranges})))
+    named = "0.9 to 6 times their time", "a gradient's hook 0 to 30 us", "of buffers are not counted"
+    for name, *more in (
+        ("simulate",),
+        ("tune", "--draws", 1),
+        ("sweep", "--caps", "4"),
+        ("ranks", "--samples", 10),
+    ):
+        said = bucketsim(name, job, "--hardware", link, *more).out
+        assert [words for words in named if words not in said] == [], name
 
 
 def test_other_numbers_of_ranks_are_asked_for_on_purpose_and_another_device_is_not(tmp_path: Path) -> None:
