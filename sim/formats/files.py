@@ -1,5 +1,6 @@
 """Files: read whole, written whole or not at all; what is neither a file nor, to read, a pipe is refused."""
 
+import codecs
 import os
 import secrets
 import shutil
@@ -14,7 +15,7 @@ MAX_FILE_BYTES = 512 << 20
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """All that is in a file, or comes through a pipe that somebody writes to.
+    """All that is in a file, or comes through a pipe that somebody writes to, without a byte order mark.
 
     Raises:
         InputError: it is neither, cannot be read, or holds more than 512 MiB.
@@ -33,7 +34,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
             content = stream.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise InputError(f"{file}: holds more than {MAX_FILE_BYTES} bytes, the most that are read")
-    return content
+    return content.removeprefix(codecs.BOM_UTF8)
 
 
 def write_atomically(path: str | os.PathLike[str], text: str, option: str = "") -> None:

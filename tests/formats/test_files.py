@@ -2,6 +2,7 @@
 refused, soon, and left as it is.
 """
 
+import codecs
 import os
 import resource
 import socket
@@ -18,6 +19,8 @@ from sim.formats import documents, files
 from sim.formats.files import check_directory, check_writable, make_directory, write_atomically, write_files
 from sim.live.follower import Follower
 from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
+from sim.nouns.workload import Workload
 from tests.commands import bucketsim
 from tests.targets import DIRECTORIES, FILES, REFUSED, REFUSED_AS_DIRECTORY, kinds_below
 
@@ -67,6 +70,15 @@ def test_a_pipe_is_read_to_its_end_however_slow_its_writer(tmp_path: Path) -> No
             assert files.read_bytes(pipe) == b"a" * 99_999 + b"b"
         finally:
             os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["workload.json", "hardware.json"])
+def test_a_byte_order_mark_is_read_over(name: str, tmp_path: Path) -> None:
+    """Which editors on Windows put ahead of UTF-8, and JSON does not know."""
+    kind, text = {"workload.json": Workload, "hardware.json": Hardware}[name], (EXAMPLES / name).read_bytes()
+    (tmp_path / name).write_bytes(codecs.BOM_UTF8 + text)
+    assert documents.load(tmp_path / name, kind) == documents.load(EXAMPLES / name, kind)
+    assert bucketsim("import", "auto", tmp_path / name, "-o", tmp_path / "made").code == 0
 
 
 def test_more_than_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
