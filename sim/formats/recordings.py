@@ -48,12 +48,16 @@ def check_one_run(headers: Sequence[RecordingHeader], folder: Path) -> None:
     first = _alike(headers[0])
     for header in headers[1:]:
         for field, other in _alike(header).items():
-            if (one := first[field]) != other:
-                shown = f" ({other} and {one})" if isinstance(other, int | str) else ""
+            if (one := first.get(field)) != other:
+                shown = "" if isinstance(other, tuple) else f" ({other} and {one})"
                 raise InputError(
                     f"{folder}: {field}: rank {header.rank} has another than rank {headers[0].rank}{shown}; "
                     f"give the files of one run"
                 )
+
+
+# Of the job, and so alike in the headers of all ranks, as are DDP's arguments, but not what it logged so far.
+_OF_JOB = ("world_size", "level", "every", "torch", "backend", "clock", "module", "buffers")
 
 
 def _alike(header: RecordingHeader) -> dict[str, object]:
@@ -62,7 +66,9 @@ def _alike(header: RecordingHeader) -> dict[str, object]:
     for one in header.parameters:
         places.setdefault(one.device, f"{device_type(one.device)} {len(places)}")
     return {
-        **{field: getattr(header, field) for field in ("world_size", "level", "every", "backend", "clock")},
+        **{field: getattr(header, field) for field in _OF_JOB},
+        **{f"ddp.{name}": value for name, value in header.ddp.items() if name != "rebuilt_buckets"},
+        "comm_hook": str(header.comm_hook).partition(" at 0x")[0],  # of an object each process has its own
         "device": header.device_type,
         "parameters": tuple(replace(one, device=places[one.device]) for one in header.parameters),
     }
@@ -70,8 +76,7 @@ def _alike(header: RecordingHeader) -> dict[str, object]:
 
 def rank_of(path: Path) -> int | None:
     """The rank that a file's name says it is of; None where it is no rank's file."""
-    match = _FILE.fullmatch(path.name)
-    return None if match is None else int(match[1])
+    return int(match[1]) if (match := _FILE.fullmatch(path.name)) else None
 
 
 def _load_rank(path: Path) -> RecordedRank:
