@@ -52,20 +52,24 @@ def warmup_steps(clock: str) -> int:
 def keep(recording: Recording) -> tuple[Kept, ...]:
     """By rank, what is left without warm-up, loud steps, and backwards that belong to several forwards.
 
-    Steps that ran the same forwards and backwards are compared, each by the rank that took longest. A median
-    stands as long as most of them are quiet; where half of them or more take a multiple of the quiet ones,
-    those are loud. Where no two are alike, or too few are quiet for a workload, all stay.
+    Steps that ran the same forwards and backwards, with buckets of the same sizes, are compared, each by the
+    rank that took longest. A median stands where a few are held up; where these are a group, they are loud.
+    Where no two are alike, or too few are quiet for a workload, all stay.
     """
     clock = recording.ranks[0].header.clock
     warm = [[step for step in rank.steps if step.step > warmup_steps(clock)] for rank in recording.ranks]
     longest = defaultdict[object, dict[int, int]](dict)
     for step in chain.from_iterable(warm):
-        lengths = longest[tuple((one.forwards, one.synchronised) for one in step.backwards)]
+        ran = (
+            (one.forwards, one.synchronised, *(sent.num_bytes for sent in one.buckets))
+            for one in step.backwards
+        )
+        lengths = longest[tuple(ran)]
         lengths[step.step] = max(lengths.get(step.step, 0), step.step_ns)
     loud, told, found = set[int](), list[str](), list[Kept]()
     for lengths in longest.values():
         quiet, said = quiet_steps(lengths, on_gpu=clock != "host")
-        if len(quiet) >= FEWEST_BACKWARDS and 2 * len(quiet) <= len(lengths):
+        if len(quiet) >= FEWEST_BACKWARDS and len(lengths) - len(quiet) >= _MANY * len(lengths):
             loud |= lengths.keys() - quiet
             told.append(said)
     for rank, trained in zip(recording.ranks, warm, strict=True):

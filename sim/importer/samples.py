@@ -1,7 +1,9 @@
 """What several steps show: which of them are quiet, the curve of their all-reduces, the job's own step."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from sim.importer.imported import few
@@ -14,29 +16,40 @@ from sim.units import NS_PER_MS, count_of, format_ms, median_ns
 _FACTOR = 2
 # Steps differ by so much without a reason: a late launch; on a CPU the scheduler takes the cores away.
 _HICCUP_NS = {True: 2 * NS_PER_MS, False: 50 * NS_PER_MS}
+_GROUP = 0.2  # of all steps, and of the shortest of them: so many make a group, so far from the others
 
 
 def quiet_steps(lengths_ns: Mapping[int, int], *, on_gpu: bool) -> tuple[set[int], str]:
     """The numbers of the shortest steps that bear each other out, be they the minority, and a sentence on the
     others, empty if there are none.
 
-    They are at least two within a factor of the shortest of them; a step alone is taken as it is. None where
-    every step differs manifold from every other. ``lengths_ns``: by number, of the rank that took longest.
+    They are at least two within a factor of the shortest of them. Where these fall into groups, as in turns,
+    a median would be no step of the job: then they are the shortest group, if those above are one too, and
+    further from it than its own steps from each other. A step alone is taken as it is. None where every step
+    differs manifold from every other. ``lengths_ns``: by number, of the rank that took longest.
     """
-    quiet = set(lengths_ns) if len(lengths_ns) < 2 else set[int]()
-    for least in sorted(lengths_ns.values()):
-        most = max(_FACTOR * least, least + _HICCUP_NS[on_gpu])
-        alike = {number for number, time in lengths_ns.items() if least <= time <= most}
-        if len(alike) > 1:
-            quiet = alike
+    times, hiccup_ns = sorted(lengths_ns.values()), _HICCUP_NS[on_gpu]
+    most = (max(_FACTOR * least, least + hiccup_ns) for least in times)
+    alike = (times[place : bisect_right(times, end)] for place, end in enumerate(most))
+    quiet = next((some for some in alike if len(some) > 1), times[: len(times) < 2])
+    fewest = max(2, ceil(_GROUP * len(times)))
+    for count in range(fewest, len(quiet) - fewest + 1):
+        least, last, above = quiet[0], quiet[count - 1], quiet[count]
+        if above - last > max(hiccup_ns, last - least, _GROUP * least):
+            quiet = quiet[:count]
             break
-    shown, used = (
-        few([f"step {number}: {format_ms(lengths_ns[number])}" for number in sorted(some)])
-        for some in (lengths_ns.keys() - quiet, quiet)
-    )
-    return quiet, shown and (
-        f"steps differ manifold; {count_of(len(lengths_ns) - len(quiet), 'step')} of {len(lengths_ns)} left "
-        f"out ({shown}); the import is made of the quiet steps alone ({used})"
+    kept = {number for number, time in lengths_ns.items() if time in quiet}
+    loud = lengths_ns.keys() - kept
+    if not (kept and loud):
+        return kept, ""
+    told = [
+        f"{len(some)} of about {format_ms(median_ns([lengths_ns[number] for number in some]))} "
+        f"({few([f'step {number}: {format_ms(lengths_ns[number])}' for number in sorted(some)])})"
+        for some in (kept, loud)
+    ]
+    return kept, (
+        f"steps fall into groups, {' and '.join(told)}; {count_of(len(loud), 'step')} of {len(times)} left "
+        f"out: the import is made of the quiet steps alone"
     )
 
 
