@@ -16,13 +16,15 @@ from sim.columns import Column, by_place, ms, percent, plain, size
 from sim.costs.doubts import doubts_about_step, rests_on
 from sim.errors import InputError
 from sim.formats.record_files import recorded_step
+from sim.nouns.assignment import bucket_bytes
 from sim.nouns.collective import Event, Explanation
 from sim.nouns.hardware import Hardware
 from sim.nouns.report import Report
 from sim.nouns.timeline import BucketRow, Iteration
 from sim.nouns.workload import Workload
-from sim.systems.ddp_assignment import as_the_job
-from sim.units import format_ms, format_number, format_percent, in_ms
+from sim.systems.ddp_assignment import as_the_job, own_buckets
+from sim.systems.simulate import simulated_step_ns
+from sim.units import format_ms, format_number, format_percent, format_sizes, in_ms
 
 if TYPE_CHECKING:
     from sim.truth.recorded_job import RecordedJob
@@ -63,6 +65,11 @@ def tell_held(job: "RecordedJob") -> None:
     if job.workload.switches:
         told = ", ".join(f"{name}={value}" for name, value in job.workload.switches.items())
         say(f"the job's switches: {told} (--set: otherwise)")
+    if (buckets := own_buckets(job.workload)) is not None:
+        took = format_ms(simulated_step_ns(job.workload, job.hardware, buckets))
+        sizes = format_sizes(bucket_bytes(job.workload, buckets.bucket_indices))
+        told = f"{len(buckets.bucket_indices)} of {sizes}, not those of DDP's default"
+        say(f"the job's own buckets: {told}; a step with them: {took}")
     if own is None:
         if job.why_not:
             note(f"not held to the recorded step: {job.why_not}")
@@ -72,7 +79,8 @@ def tell_held(job: "RecordedJob") -> None:
     say(f"the job's own step: {said} ({off})")
     factors = (f"{one.name} {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in own.factors)
     held = "nearest to" if doubts_about_step(own.hardware) else "held to"
-    say(f"{held} the job's own recorded step: {', '.join(factors)} (--parts: without)")
+    if job.is_held:
+        say(f"{held} the job's own recorded step: {', '.join(factors)} (--parts: without)")
     if own.recorder_ns:
         say(f"{in_ms(own.recorder_ns)} ms of the recorded step are the recorder's, and in no prediction")
     for doubt in own.doubtful:

@@ -70,7 +70,7 @@ def tune(
         ahead = f"the same with -o {ASSIGNMENT}; then: {ahead}"
     if answer.gain.significant is False:
         slower = line("sweep", workload_file, "--hardware", hardware_file, "--bandwidth", "0.1,0.3,1")
-        ahead = f"keep DDP's default; on which slower link buckets would matter: {slower}"
+        ahead = f"keep {answer.against}; on which slower link buckets would matter: {slower}"
     if wants_json.get():
         tell_held(job)
 

@@ -163,7 +163,7 @@ def _held(
 
         job = held_to(workload, hardware, recorded_step(file))
         tell_held(job)
-        workload, hardware, is_held = job.workload, job.hardware, job.own is not None
+        workload, hardware, is_held = job.workload, job.hardware, job.is_held
     for doubt in doubts_about(workload, hardware):
         note(doubt)
     if carrier.emulated is not None:

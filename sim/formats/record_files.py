@@ -40,12 +40,12 @@ def save_measurements(directory: Path, measurements: Sequence[Measurement]) -> N
 
 
 def recorded_step(workload_file: str | os.PathLike[str]) -> Measurement | None:
-    """The job's own steps, where an import of its recording put them beside its workload."""
+    """The job's own steps, where an import of its recording or traces put them beside its workload."""
     path = Path(workload_file).parent / AS_RUN
     if not path.is_file():
         return None
     measured = documents.load(path, Measurement)
-    return measured if measured.is_of_recording else None
+    return measured if measured.is_of_recording or measured.is_of_traces else None
 
 
 def start_record(

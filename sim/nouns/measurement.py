@@ -38,6 +38,9 @@ class MeasuredIteration(Checked):
     buckets: tuple[MeasuredBucket, ...] = ()
 
 
+LAST = "came_last"  # in the environment of a traced job's steps, in words: which rank, and how often
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """One candidate replayed on real ranks.
@@ -80,6 +83,11 @@ class Measurement:
     def is_of_recording(self) -> bool:
         """Whether these are the steps of a job that ``sim.record`` recorded."""
         return self.mode == "trace" and self.provenance.get("source") == "sim.record"
+
+    @property
+    def is_of_traces(self) -> bool:
+        """Whether these are the steps of a job that a profiler traced."""
+        return self.mode == "trace" and "traced_ranks" in self.environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

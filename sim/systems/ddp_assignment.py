@@ -415,3 +415,13 @@ def as_the_job(workload: Workload, assignment: Assignment, **options: Any) -> As
     if assignment.policy in DDP_POLICIES:
         options = job_switches(workload, assignment.ddp_kwargs | assignment.settings | options) | options
     return with_switches(workload, assignment, **options)
+
+
+def own_buckets(workload: Workload) -> Assignment | None:
+    """The buckets that the job of ``workload`` had, used as it used them; None where they are those of DDP's
+    default, or nobody said. Raises as ``assign``."""
+    used = () if workload.job is None else workload.job.bucket_indices
+    default = assign(workload, "ddp", {}, job_switches(workload, {}), "steady") if used else None
+    if default is None or {*map(frozenset, used)} == {*map(frozenset, default.bucket_indices)}:
+        return None
+    return as_the_job(workload, Assignment(bucket_indices=used))

@@ -10,7 +10,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
-from sim.systems.ddp_assignment import as_the_job, initial_buckets, rebuilt_buckets
+from sim.systems.ddp_assignment import as_the_job, initial_buckets, own_buckets, rebuilt_buckets
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
 from sim.tuner.caps import CapCurve, cap_curve
@@ -164,10 +164,8 @@ def gain(
 
 def compared_with(problem: Problem) -> tuple[Assignment, str]:
     """What a gain is told against, and in words: DDP's default, or the buckets that the job had instead."""
-    used = () if problem.job.job is None else problem.job.job.bucket_indices
-    if not used or {*map(frozenset, used)} == {*map(frozenset, assign(problem.job).bucket_indices)}:
-        return problem.default, DEFAULT_WORDS
-    return as_the_job(problem.job, Assignment(bucket_indices=used)), IN_USE
+    own = own_buckets(problem.job)
+    return (problem.default, DEFAULT_WORDS) if own is None else (own, IN_USE)
 
 
 def best(

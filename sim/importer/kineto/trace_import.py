@@ -24,8 +24,8 @@ from sim.importer.kineto.steps import ASSUMED_DTYPE, Collective, Rank, Step, rea
 from sim.importer.samples import SHORTEST_OVER_RANKS, median_curve, own_step, quiet_steps, scatter_by_size
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import GLOO_CHANNELS, Hardware
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
-from sim.nouns.workload import DTYPE_BYTES, Gradient, ReadyIncludes, Workload
+from sim.nouns.measurement import LAST, MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.workload import DTYPE_BYTES, AsRun, Gradient, ReadyIncludes, Workload
 from sim.systems.ddp_assignment import AS_RECORDED
 from sim.units import NS_PER_S, count_of, format_ms, format_percent, format_size, median_ns
 
@@ -99,6 +99,14 @@ class Job:
     layout: Layout | None
     notes: Sequence[Note]
 
+    @property
+    def is_of_ddp(self) -> bool:
+        """Whether its buckets went as DDP's do: all after the last gradient only where the first bucket holds
+        it (A3.5)."""
+        step, layout = self.steps[0], self.layout
+        is_first = layout is None or not layout.buckets or layout.gradients[-1].index in layout.buckets[0]
+        return is_first or step.reductions[0].launched_ns <= step.gradients[-1].hooked_at_ns
+
 
 def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     """Traces of one job, one file a rank.
@@ -113,18 +121,19 @@ def read_kineto(paths: Sequence[Path], options: ImportOptions) -> Imported:
 def import_of(job: Job) -> Imported:
     """What is made of what the traces show."""
     workload = hardware = measurement = None
+    ranks = _rank_rows(job)
     if job.layout is not None:
         workload = _workload(job, job.layout)
         hardware = _hardware(job, job.layout)
         if hardware is not None and job.layout.buckets:
-            measurement = _measurement(job, job.layout, workload, hardware.world_size)
+            measurement = _measurement(job, job.layout, workload, hardware.world_size, ranks)
     return Imported(
         format="kineto",
         name=job.name,
         workload=workload,
         hardware=() if hardware is None else (hardware,),
         measurements=() if measurement is None else (measurement,),
-        ranks=_rank_rows(job),
+        ranks=ranks,
         notes=(*job.notes, *_notes(job, workload, hardware, measurement)),
     )
 
@@ -473,6 +482,7 @@ def _workload(job: Job, layout: Layout) -> Workload:
         ready_includes=(_SENT if ran else _SENT[:2]) if reductions else (),
         samples=tuple(samples) if len(samples) > 1 else (),
         whole_buckets=layout.is_of_whole_buckets or None,
+        job=AsRun(bucket_indices=layout.buckets) if layout.buckets and job.is_of_ddp else None,
         extensions=AS_RECORDED if NODE + "CompiledFunctionBackward" in rank.trace.names else {},
         provenance={
             **_provenance(rank),
@@ -550,18 +560,19 @@ def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
     return min(rate, _FASTEST) if rate >= 1 else None
 
 
-def _measurement(job: Job, layout: Layout, workload: Workload, world_size: int) -> Measurement:
+def _measurement(
+    job: Job, layout: Layout, workload: Workload, world_size: int, ranks: Sequence[RankRow]
+) -> Measurement:
     """What the cluster did, as a candidate of a record; buckets as the clock of the rank shown has them."""
     rank, steps, clocks = job.rank, job.steps, job.clocks
-    # All after the last gradient is DDP's own way too where the first bucket holds it (A3.5).
-    first, last = steps[0].reductions[0].launched_ns, steps[0].gradients[-1].hooked_at_ns
-    is_ddps = len(layout.buckets) < 2 or first <= last or layout.gradients[-1].index in layout.buckets[0]
+    last = max(ranks, key=lambda row: row.came_last or 0)
+    late = {LAST: f"rank {last.rank}, to {last.came_last} of {last.collectives} collectives"}
     offsets = clocks.offsets[:, job.place, None]
     arrived, ended = clocks.starts.max(1) + offsets, clocks.ends + offsets
     return own_step(
         workload,
         Assignment(
-            policy="explicit" if is_ddps else "after-backward",
+            policy="explicit" if job.is_of_ddp else "after-backward",
             bucket_indices=layout.buckets,
             provenance=_provenance(rank),
         ),
@@ -569,7 +580,7 @@ def _measurement(job: Job, layout: Layout, workload: Workload, world_size: int) 
         backend=rank.backend or "unknown",
         world_size=world_size,
         dropped_warmup=len(rank.steps) - len(steps),
-        environment={"place": rank.device, "traced_ranks": len(job.ranks)},
+        environment={"place": rank.device, "traced_ranks": len(job.ranks)} | (late if last.came_last else {}),
     )
 
 
@@ -656,8 +667,7 @@ def _notes(
         and f"the curve has {count_of(len(curve), 'size')}; others are drawn from them (give an nccl-tests "
         f"log as well: bucketsim import auto)",
         measurement
-        and measurement.asked
-        and measurement.asked.policy != "explicit"
+        and not job.is_of_ddp
         and "all-reduces were sent after the last gradient, one by one: no DDP",
     ]
     why = {1: "the job had one rank", None: "the world size is not in the trace; give --world-size"}.get(
