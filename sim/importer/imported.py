@@ -115,11 +115,6 @@ class Imported:
         return replace(self, notes=tuple(replace(note, text=change(note.text)) for note in self.notes))
 
     @property
-    def recorded_step(self) -> Measurement | None:
-        """The job's own steps, where they are of a recording."""
-        return next((one for one in self.measurements if one.is_of_recording), None)
-
-    @property
     def world_size(self) -> int | None:
         """How many ranks it is of: told by its measurements, its only hardware, or its workload."""
         sizes = {one.world_size for one in self.measurements or self.hardware}

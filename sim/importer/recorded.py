@@ -149,6 +149,8 @@ def job_of(kept: Sequence[Kept]) -> tuple[AsRun, tuple[str, ...]]:
         untold.append(
             f"comm_hook: {header.comm_hook!r} is not modelled here; modelled are {', '.join(_HOOKS)} and none"
         )
+    keeps = [step.kept for one in kept for step in one.steps]
+    found |= {"set_to_none": False} if 2 * sum(keeps) > len(keeps) else {}
     count, reduced = _accumulation(kept)
     found |= {"accumulation_steps": count} if count > 1 else {}
     found |= {"no_sync": False} if reduced == count > 1 else {}

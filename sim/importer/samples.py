@@ -23,10 +23,9 @@ def quiet_steps(lengths_ns: Mapping[int, int], *, on_gpu: bool) -> tuple[set[int
     """The numbers of the shortest steps that bear each other out, be they the minority, and a sentence on the
     others, empty if there are none.
 
-    They are at least two within a factor of the shortest of them. Where these fall into groups, as in turns,
-    a median would be no step of the job: then they are the shortest group, if those above are one too, and
-    further from it than its own steps from each other. A step alone is taken as it is. None where every step
-    differs manifold from every other. ``lengths_ns``: by number, of the rank that took longest.
+    They are at least two within a factor of the shortest of them, and where these fall into groups, as in
+    turns, the shortest group: of groups a median is no step of the job. A step alone is taken as it is. None
+    where each differs manifold from every other. ``lengths_ns``: by number, of the rank that took longest.
     """
     times, hiccup_ns = sorted(lengths_ns.values()), _HICCUP_NS[on_gpu]
     most = (max(_FACTOR * least, least + hiccup_ns) for least in times)

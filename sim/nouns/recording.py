@@ -129,7 +129,8 @@ class RecordedStep:
     ``started_at_ns`` is the host's wall clock (Unix epoch). ``step_ns`` runs from the start of the
     first forward to the end of the optimizer; ``optimizer_ns`` from the end of the last backward,
     so that clipping is in it, and is None where no optimizer step was seen. ``compiled``: torch.compile
-    made some of its backward.
+    made some of its backward. ``kept``: gradients were still there as its first backward began, zeroed or
+    added to (``set_to_none=False``); of a recording's first step that is not known.
     """
 
     step: Positive
@@ -138,6 +139,7 @@ class RecordedStep:
     optimizer_ns: Count | None
     backwards: tuple[RecordedBackward, ...]
     compiled: bool = False
+    kept: bool = False
 
     def __post_init__(self) -> None:
         check(self)

@@ -356,7 +356,8 @@ def buffers_in(tensors: Iterable[Tensor]) -> tuple[Buffer, ...]:
 
 def surroundings(device: torch.device) -> dict[str, Any]:
     """Date, versions and hardware, for a Workload's provenance."""
-    facts: dict[str, Any] = {
+    has_gpu = device.type == "cuda"
+    return {
         "tool_version": next((one.version for one in distributions(name="bucketsim")), None),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
@@ -364,8 +365,7 @@ def surroundings(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": cpu_model(),
         "device": str(device),
+        **(
+            {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda} if has_gpu else {}
+        ),
     }
-    if device.type == "cuda":
-        facts["device_name"] = torch.cuda.get_device_name(device)
-        facts["cuda"] = torch.version.cuda
-    return facts

@@ -31,6 +31,7 @@ MOST_BACKWARDS = 1024  # in one step: beyond it, nobody steps
 
 # runs a function at the end of the backward that is running; DDP finalizes in such a callback (A3.9)
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+_DIVIDES = "batched_grad_copy"  # with which DDP divides whole buckets, and multiplies no gradient before
 _task_of_autograd = torch._C._current_graph_task_id  # -1 outside of a backward
 _log = logging.getLogger(__name__)
 
@@ -78,9 +79,8 @@ class Watch:
 
     def close(self) -> None:
         """Take the hooks off."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        while self._handles:
+            self._handles.pop().remove()
 
     def _after_model(self, model: nn.Module, _: Any, output: Any) -> None:
         if model is self._model and torch.is_grad_enabled():
@@ -114,8 +114,7 @@ class Watch:
 
 def ddp_log(ddp: DistributedDataParallel) -> dict[str, Any]:
     """What DDP's logger says of it (A4)."""
-    log: dict[str, Any] = ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
-    return log
+    return dict(ddp._get_ddp_logging_data())  # type: ignore[no-untyped-call]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,7 +176,7 @@ def attach(ddp: DistributedDataParallel, wrap: CommHook | None = None, wrap_stat
             f"ddp_model: with gradient_as_bucket_view on {group.size()} ranks (no power of two) a hook "
             f"cannot round gradients as DDP itself does; give level='light'"
         )
-    tap = Tap(group=group, divides=_divides(ddp), wrapped=wrap, wrapped_state=wrap_state)
+    tap = Tap(group=group, divides=getattr(ddp, _DIVIDES, False), wrapped=wrap, wrapped_state=wrap_state)
     ddp.register_comm_hook(tap, recorded_all_reduce)
     taps[ddp] = tap
     return tap
@@ -188,12 +187,7 @@ def can_round_alike(ddp: DistributedDataParallel) -> bool:
     on a number of ranks that is no power of two, where each gradient is divided or multiplied by turns.
     """
     is_power_of_two = ddp.process_group.size().bit_count() == 1
-    return is_power_of_two or _divides(ddp) or not ddp.gradient_as_bucket_view
-
-
-def _divides(ddp: DistributedDataParallel) -> bool:
-    """Whether DDP divides whole buckets, and does not multiply gradients as it copies them in."""
-    return bool(getattr(ddp, "batched_grad_copy", False))
+    return is_power_of_two or getattr(ddp, _DIVIDES, False) or not ddp.gradient_as_bucket_view
 
 
 def recorded_all_reduce(state: Tap, bucket: GradBucket) -> Future:
@@ -296,6 +290,7 @@ class StepStamps:
     end: Stamp = None
     is_optimizers: bool = False  # the end, and not that of a call of ``step()``
     compiled: bool = False
+    kept: bool = False
 
     @property
     def last(self) -> Stamp:
@@ -316,6 +311,7 @@ class StepStamps:
             optimizer_ns=after_ns if self.is_optimizers else None,
             backwards=tuple(backward.recorded(clock, self.start, count) for backward in self.backwards),
             compiled=self.compiled,
+            kept=self.kept,
         )
 
 
@@ -350,6 +346,8 @@ class StepWatch(Watch):
         self._unanswered = 0  # forwards with gradients since the last backward
         self._stepped = False
         self._compiled: bool | None = None
+        self._parameters = parameters
+        self._last: nn.Parameter | None = None  # whose gradient came last in the step before
 
     def open(self) -> None:
         """Put the hooks on."""
@@ -367,9 +365,8 @@ class StepWatch(Watch):
     def close(self) -> None:
         """Take the hooks off; a step that has not ended is dropped."""
         super().close()
-        self._step = self._backward = None
-        if self._tap is not None:
-            self._tap.rows = None
+        self._close_backward()
+        self._step = None
 
     def step(self) -> None:
         """End a step here: call it after ``optimizer.step()``, also where that step was skipped."""
@@ -424,13 +421,15 @@ class StepWatch(Watch):
                 self._compiled = is_compiled(output)
 
     def _on_gradient(self, index: int) -> bool:
-        if self._backward is not None:
-            self._backward.firings.append((index, self._clock.stamp()))
-        return self._backward is not None
+        if (backward := self._backward) is not None:
+            backward.firings.append((index, self._clock.stamp()))
+            if len(backward.firings) == 1 and self._step is not None and not self._step.backwards:
+                last = None if self._last is self._parameters[index] else self._last
+                self._step.kept = last is not None and last.grad is not None  # it is still to come
+        return backward is not None
 
     def _after_backward(self) -> None:
-        backward = self._backward
-        if backward is not None and len(backward.firings) > backward.fired:
+        if (backward := self._backward) is not None and len(backward.firings) > backward.fired:
             backward.fired = len(backward.firings)
             backward.at["backward_ns"] = self._clock.stamp()
             _queue_callback(self._after_sync)
@@ -463,6 +462,7 @@ class StepWatch(Watch):
         step, self._step, self._stepped = self._step, None, False
         if step is not None and step.backwards:
             step.compiled = self._compiled is True
+            self._last = self._parameters[step.backwards[-1].firings[-1][0]]
             self.steps.append(step)
             self.steps_recorded += 1
 

@@ -437,3 +437,33 @@ def test_a_variable_that_takes_the_overlap_away_is_told(
             train(ddp, 1)
         assert rows(tmp_path / device, "recording")[0]["environment"] == found
         assert (len(found), len(caplog.records)) == (told, told)
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_a_recording_says_whether_gradients_are_kept(
+    set_to_none: bool, late: bool, view: bool, one_rank: None, tmp_path: Path
+) -> None:
+    """Whenever they are zeroed between a backward and the next, and with views of buckets, which DDP puts in
+    their place in either case.
+    """
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    ddp = DistributedDataParallel(module, gradient_as_bucket_view=view)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with record(ddp, tmp_path / "run"):
+        for _ in range(8):
+            if not late:
+                optimizer.zero_grad(set_to_none=set_to_none)
+            loss = ddp(BATCH).sum()
+            if late:
+                optimizer.zero_grad(set_to_none=set_to_none)
+            with ddp.no_sync():
+                loss.backward()
+            ddp(BATCH).sum().backward()
+            optimizer.step()
+    assert [row["kept"] for row in rows(tmp_path / "run")] == [False, *[not set_to_none] * 7]
+    workload = read_recording([tmp_path / "run"], ImportOptions()).workload
+    assert workload is not None
+    assert workload.switches.get("set_to_none", True) is set_to_none
+    assert sim.assign(workload).settings.get("set_to_none", True) is set_to_none

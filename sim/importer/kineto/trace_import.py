@@ -520,8 +520,7 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
     for one, time, is_waitless in zip(reductions, took, free, strict=True):
         if one.num_bytes:
             by_size[one.num_bytes].append(time)
-            if is_waitless:
-                waitless[one.num_bytes].append(time)
+            waitless[one.num_bytes] += [time] * is_waitless
     if job.world_size in (None, 1) or not by_size or not any(one.timed for one in steps[0].reductions):
         return None
     curve = median_curve(by_size)
