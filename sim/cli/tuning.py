@@ -260,7 +260,9 @@ def _measured(workload: Workload, given: dict[str, Any]) -> tuple[Assignment, in
     if others := {"workload", "iteration"} & given.keys():
         raise InputError(f"--measured: {min(others)} is no switch")
     try:
-        step_ns = MS.reader(str(given.pop("step_ms")))
+        if float(text := str(given.pop("step_ms"))) < 1e-6:  # a ns
+            raise ValueError(f"step_ms: {text} is not legal; give more than 0")
+        step_ns = MS.reader(text)
     except ValueError as error:
         raise InputError(f"--measured: {error}; times are in ms") from None
     caps = given.keys() & {"bucket_cap_mb", "first_bucket_mb"}

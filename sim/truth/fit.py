@@ -217,19 +217,24 @@ class _Search(NamedTuple):
                 f"measured: this step says nothing of {factor}; it is {format_ms(low_ns)} whatever that is; "
                 f"give a row in which communication is hidden in part"
             )
-        if low_ns - target_ns > noise_ns:
+        is_near = self.figure(hardware) <= target_ns + noise_ns
+        if low_ns - target_ns > noise_ns or (factor == "curve" and low_ns > target_ns and not is_near):
+            told = "links are often faster in the step than beside it: fix the factor curve"
+            computing_ns = self.figure(apply_factor(hardware, "curve", 0.0))
+            if computing_ns > target_ns:
+                told = (
+                    f"computing alone takes {format_ms(computing_ns)}, which no link makes shorter: the "
+                    "workload's times are not this job's, or not of this machine; record it there"
+                )
             raise InputError(
                 f"measured: a step of {format_ms(target_ns)} is shorter by {format_ms(low_ns - target_ns)} "
-                f"than the parts allow without any interference, {format_ms(low_ns)}; links are often faster "
-                f"in the step than beside it: fix the factor curve"
+                f"than the parts allow without any interference, {format_ms(low_ns)}; {told}"
             )
         if high_ns < target_ns - noise_ns:
             return inf
         if low_ns >= target_ns:
-            if factor != "curve":
-                return least
-            if self.figure(hardware) <= target_ns + noise_ns:
-                return 1.0
+            if factor != "curve" or is_near:
+                return 1.0 if factor == "curve" else least
             target_ns += noise_ns  # all links from some speed on: the one nearest to the given
         while most - least > 1e-6:  # by halving: in flat parts a step does not depend on a factor at all
             middle = (least + most) / 2

@@ -98,6 +98,8 @@ INPUT = {
     "record no_module_of_this_name:make -o made.json": "No module named 'no_module_of_this_name'",
     f"{VALIDATE} --ranks 3": "world_size: 2 does not fit the replay's 3 ranks; give --ranks 2",
     f"{ANCHOR} --measured bucket_cap_mb=1": "has no step_ms; give it, such as step_ms=159.6",
+    f"{ANCHOR} --measured step_ms=0": "--measured: step_ms: 0 is not legal; give more than 0",
+    f"{ANCHOR} --measured step_ms=-3": "--measured: step_ms: -3 is not legal; give more than 0",
     f"{ANCHOR} --measured step_ms=fast": "--measured: could not convert string to float: 'fast'",
     f"{ANCHOR} --measured bucket_cap_mb=1,step_ms=70": "is shorter by 12.00 ms than the parts allow",
     f"{ANCHOR} --measured bucket_cap_mb=1,step_ms=700 --factor mutual": "beyond what mutual explains",

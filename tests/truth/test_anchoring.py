@@ -266,3 +266,17 @@ def test_a_row_without_overlap_says_nothing_of_slowdowns() -> None:
     with pytest.raises(InputError, match=r"says nothing of mutual; it is 92.00 ms whatever that is"):
         sim.anchor(PAIR, LINK, *one)
     assert sim.anchor(PAIR, LINK, *one, factor="curve").value == pytest.approx(15 / 12)
+
+
+@pytest.mark.parametrize("factor", [None, "curve", "mutual"])
+@pytest.mark.parametrize("step_ms", [60, 79.9])
+def test_no_link_explains_a_step_that_is_shorter_than_its_computing(
+    step_ms: float, factor: Factor | None
+) -> None:
+    """50 ms of forward and 30 of backward; also where the rest is within the noise."""
+    measured = sim.assign(PAIR, bucket_cap_mb=1), round(step_ms * MS)
+    told = rf"a step of {step_ms:.2f} ms is shorter by .*; computing alone takes 80.0\d ms, which no link"
+    with pytest.raises(InputError, match=told) as refused:
+        sim.anchor(PAIR, LINK, *measured, factor=factor)
+    assert "fix the factor curve" not in str(refused.value)
+    assert sim.anchor(PAIR, LINK, measured[0], 81 * MS, factor="curve").value == pytest.approx(0.5, abs=1e-3)
