@@ -246,7 +246,10 @@ def anchor(
         "kind": "anchor",
         **{name: getattr(found, name) for name in names},
         "launch_cost_ns": found.hardware.launch_cost_ns,
-        "readings": [{"what": one.what, "value": one.value, "weight": one.weight} for one in found.readings],
+        "readings": [
+            {name: getattr(one, name) for name in ("what", "value", "weight", "own_costs")}
+            for one in found.readings
+        ],
     }
     named = Path(f"{hardware_file.stem}-anchored.json")  # not over the file that was corrected
     ahead = printing.to_tune_written(workload_file, output, named) if found.fits else ""
@@ -272,7 +275,9 @@ def _measured(workload: Workload, given: dict[str, Any]) -> tuple[Assignment, in
 
 def _print_anchored(found: "Anchored") -> None:
     others = ", ".join(
-        f"{one.what} {format_number(one.value, 4)} ({format_percent(one.weight, 0)})"
+        f"{one.what} {format_number(one.value, 4)}"
+        + (f" with {one.own_costs} own costs" if one.own_costs != "as taken" else "")
+        + f" ({format_percent(one.weight, 0)})"
         for one in found.readings[1:]
     )
     say(

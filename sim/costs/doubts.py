@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sim.costs.service_time import measured_ranks, service_ns
 from sim.nouns.devices import backend_of, device_type, devices_of_job, ranks_of_job
 from sim.nouns.gpus import GPUS, GpuSheet, gpus_named
-from sim.nouns.hardware import SCALARS, Curve, Hardware
+from sim.nouns.hardware import RATES, SCALARS, Curve, Hardware
 from sim.nouns.workload import Workload
 from sim.units import format_number, format_size, format_sizes, format_time
 
@@ -82,6 +82,17 @@ def without_own_costs(hardware: Hardware) -> Hardware:
     if "launch_cost_ns" in free:
         free["launch_blocks_compute"] = False
     return replace(hardware, **free, spread=spread)
+
+
+def scale_own_costs(hardware: Hardware, times: float) -> Hardware:
+    """``hardware`` with hooks, launches and copies that take so many times as long, each within its range."""
+    made = dict[str, Any]()
+    for name in UNMEASURED_COSTS:
+        if (ends := hardware.spread.get("ranges", {}).get(name)) is not None:
+            value = getattr(hardware, name)
+            value = value / times if name in RATES else round(value * times)
+            made[name] = min(max(value, ends["low"]), ends["high"])
+    return replace(hardware, **made)
 
 
 def told_unmeasured(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
@@ -171,7 +182,8 @@ def unknown(hardware: Hardware, sizes: Iterable[int]) -> Unknown:
         measured = format_sizes(point.num_bytes for point in curve)
         said.append(f"times of messages between or beyond the sizes that were measured, {measured}")
     if len(readings) > 1:
-        said.append(f"the measured step read as {' or '.join(one['what'] for one in readings)}")
+        read = dict.fromkeys(one["what"].partition(",")[0] for one in readings)
+        said.append(f"the measured step read as {' or '.join(read)}")
     return Unknown(tuple(said), guesses)
 
 

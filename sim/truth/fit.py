@@ -17,10 +17,12 @@ import numpy as np
 
 from sim.clock.arrays import Floats
 from sim.costs.doubts import (
+    OWN_COSTS,
     UNMEASURED_COSTS,
     by_size,
     doubts_about,
     open_ranges,
+    scale_own_costs,
     slowed_by,
     without_own_costs,
 )
@@ -30,15 +32,14 @@ from sim.metrics.intervals import union
 from sim.nouns.assignment import Assignment
 from sim.nouns.checks import Legal
 from sim.nouns.ddp_switches import read_switches
-from sim.nouns.hardware import RATES, Hardware
+from sim.nouns.hardware import COSTS, CURVES, RATES, Hardware
 from sim.nouns.measurement import MeasuredBucket, Measurement
 from sim.nouns.timeline import BucketTimes, Timeline
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
 from sim.units import NS_PER_S, format_ms, format_number
 
-Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve", "launch_cost_ns"]
-
+Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve", "launch_cost_ns", "own_costs"]
 _FAIR = 2.0  # most of a slow-down of two that share one resource; a link that is off by more is another one
 MOST_SLOWDOWN = 4.0  # beyond it nothing is shared any more: one waits for the other
 _LINK_SIGMA = 0.2  # of a logarithm: how far a link that was measured apart is from what it is in the step
@@ -53,16 +54,22 @@ _FACTORS: dict[Factor, tuple[tuple[str, ...], float, float]] = {
     "comm_slowdown": (("comm_slowdown",), 1.0, MOST_SLOWDOWN),
     "curve": (("all_reduce",), 1e-3, 1e3),
     "launch_cost_ns": (("launch_cost_ns",), 0.0, 1e6),
+    "own_costs": (("own_costs",), 0.125, 2.5),  # a launch's range, which is the widest
 }
+_SHARES = 16  # in which a range is cut
+_EDGE = exp(-2)  # how likely an end of a range is, at two sigmas: there are own costs of nothing, too
 
 
 def apply_factor(hardware: Hardware, factor: Factor, value: float) -> Hardware:
     """``hardware`` with one factor at ``value``; ``curve`` multiplies the durations of its all-reduces, and
-    what is known of their scatter."""
+    what is known of their scatter, ``own_costs`` what hooks, launches and copies take, within their ranges.
+    """
     if factor == "curve":
         return hardware.retimed(lambda kind, size, ns: round(ns * value), "all_reduce")
     if factor == "launch_cost_ns":
         return replace(hardware, launch_cost_ns=round(value), launch_blocks_compute=True)
+    if factor == "own_costs":
+        return scale_own_costs(hardware, value)
     changed: dict[str, Any] = dict.fromkeys(_FACTORS[factor][0], value)
     return replace(hardware, **changed)
 
@@ -73,19 +80,22 @@ def apply_factor(hardware: Hardware, factor: Factor, value: float) -> Hardware:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A machine that makes the measured step true by one factor at ``value``, and how likely it is:
-    ``weight`` is its share among all, by how far such factors usually are from what was measured apart."""
+    ``weight`` is its share among all, by how far such factors usually are from what was measured apart.
+    ``own_costs``: what of those of DDP's own that are of other machines: as taken, most or no.
+    """
 
     what: Factor
     value: float
     weight: float
     hardware: Hardware
+    own_costs: str = "as taken"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchored:
     """Hardware that makes the prediction of one measured step true, and by how much it had to change.
 
-    ``readings`` are all machines that make the step true by one factor, the one that was fixed first.
+    ``readings`` are all machines that make the step true by one factor, this hardware first.
     ``plain_ns`` is the predicted step without it, ``predicted_ns`` with it. ``fits``: whether that is a fit:
     not beyond what the link may be, and not at a bound. ``notes`` say what of workload and hardware is
     doubtful.
@@ -127,9 +137,12 @@ def anchor(
       interference already, as those of a trace do; the two above are refused there.
     - ``curve``: the link is faster or slower in the step than beside it. The default where a slow-down would
       have to be more than 2: then most likely another link trains.
+    - ``own_costs``: what DDP itself takes, where that is of other machines. The default where it is likelier.
 
     A slow-down that ``hardware`` has, and that is not to be fixed, stays. Other factors that make the step
-    true as well, each alone, are kept in ``spread.readings``, what is no fit in ``spread.anchor``.
+    true as well, each alone, are kept in ``spread.readings``, what is no fit in ``spread.anchor``. Costs of
+    DDP's own that are of other machines may be as they were taken, at the end of their ranges or absent, with
+    each factor. A machine that predicts the step as it is given stays as it is.
 
     Raises:
         InputError: the step is shorter than any interference allows, longer than it can explain, the same
@@ -138,7 +151,6 @@ def anchor(
     Legal(least=1).take("step_ns", step_ns)
     if hardware.world_size == 1:
         raise InputError("hardware: world_size=1 is not legal here; one rank has no communication to anchor")
-    hardware = without_own_costs(hardware)  # the factor holds them
     slowed = "interference" in workload.ready_includes
     found: Factor = factor or "mutual"
     if factor is None and hardware.comm_slowdown > 1:
@@ -151,10 +163,25 @@ def anchor(
             f"of a single GPU's step, or fix the factor comm_slowdown or curve"
         )
     search = _Search(workload, assignment, step_ns)
-    value = search.solve(hardware, found)
-    if factor is None and value > _FAIR and (link := search.try_to(hardware, "curve")):
-        found, value = "curve", link
-    if value == inf:
+    plain_ns, every, machines = search.figure(hardware), list[Reading](), {"as taken": hardware}
+    if set(UNMEASURED_COSTS) & hardware.spread.get("ranges", {}).keys():
+        most = apply_factor(hardware, "own_costs", _FACTORS["own_costs"][2])
+        machines |= {"most": most, "no": without_own_costs(hardware)}
+        if abs(plain_ns - step_ns) <= USUAL_NOISE * step_ns:
+            value = 1.0 if found in ("curve", "own_costs") else getattr(hardware, _FACTORS[found][0][0])
+            every.append(Reading(found, value, 1.0, machines.pop("as taken")))
+    is_open = not slowed and hardware.compute_slowdown == hardware.comm_slowdown == 1
+    names: list[Factor] = [found, "mutual", "compute_slowdown", "comm_slowdown"] if is_open else [found]
+    for costs, machine in machines.items():
+        last: Factor = "own_costs" if machine.launch_cost_ns else "launch_cost_ns"
+        for one in dict.fromkeys((*names, "curve", last)):
+            if (at := search.try_to(machine, one)) is not None:
+                weight = _likelihood(one, at, hardware) * (1 if machine is hardware else _EDGE)
+                every.append(Reading(one, at, weight, apply_factor(machine, one, at), costs))
+    told = [one for one in every if one.what == found] if factor else _plausible(every, found, hardware)
+    if not told or (factor is None and "no" not in machines):  # says why it explains nothing
+        search.solve(machines.get("no", hardware), found)
+    if not told:
         low, high = (
             f"{format_ms(search.figure(apply_factor(hardware, found, end)))} at {format_number(end, 6)}"
             for end in _FACTORS[found][1:]
@@ -163,29 +190,23 @@ def anchor(
             f"measured: a step of {format_ms(step_ns)} is beyond what {found} explains: {low}, {high}; fix "
             f"the factor curve, or measure the link that trains"
         )
-    is_open = not slowed and hardware.compute_slowdown == hardware.comm_slowdown == 1
-    also: list[Factor] = ["mutual", "compute_slowdown", "comm_slowdown"] if is_open else []
-    also += ["curve"] if hardware.launch_cost_ns else ["curve", "launch_cost_ns"]
-    values = {one: at for one in also if one != found and (at := search.try_to(hardware, one))}
-    values = {found: value} | values
-    weights = {one: _likelihood(one, at, hardware) for one, at in values.items()}
-    least = max(weights.values()) / 1000  # as likely as the likeliest: others are none
-    weights = {one: max(by, least) for one, by in weights.items() if one == found or by >= least}
-    readings = tuple(
-        Reading(one, values[one], by / sum(weights.values()), apply_factor(hardware, one, values[one]))
-        for one, by in weights.items()
-    )
-    made = readings[0].hardware
-    misfit = _misfit(readings, hardware)
+    least = max(one.weight for one in every) / 1000  # as likely as the likeliest: others are none
+    first = replace(told[0], weight=max(told[0].weight, least))
+    kept = [first, *(one for one in every if one.weight >= least and one is not told[0])]
+    whole = sum(one.weight for one in kept)
+    readings = tuple(replace(one, weight=one.weight / whole) for one in kept)
+    made, found, value = first.hardware, first.what, first.value
+    if misfit := _misfit(first, hardware):
+        misfit["explained_by"] = next((one.value for one in readings if one.what == "curve"), None)
     about = {"factor": found, "value": value, "measured_step_ns": step_ns, "workload": workload.name}
     provenance = {**made.provenance, "anchored": about}
-    made = replace(made, spread=_spread(made, readings, misfit), provenance=provenance)
+    made = replace(made, spread=_spread(hardware, readings, misfit, search), provenance=provenance)
     return Anchored(
         hardware=made,
         factor=found,
         value=value,
         measured_ns=step_ns,
-        plain_ns=search.figure(hardware),
+        plain_ns=plain_ns,
         predicted_ns=search.figure(made),
         fits=not misfit,
         readings=readings,
@@ -250,52 +271,89 @@ class _Search(NamedTuple):
             return None
         return None if value == inf else value
 
+    def as_far(self, hardware: Hardware, name: str, end: float) -> Any:
+        """The value next to an ``end`` of a range with which the figure stays the same, but for noise."""
+        own: Any = 1.0 if name in CURVES else getattr(hardware, name)
+        for share in range(_SHARES, 0, -1):
+            value: Any = own + (end - own) * share / _SHARES
+            value = round(value) if name in COSTS else value
+            moved = hardware if name in CURVES else replace(hardware, **{name: value})
+            moved = apply_factor(hardware, "curve", value) if name == "all_reduce" else moved
+            if abs(self.figure(moved) - self.figure(hardware)) <= USUAL_NOISE * self.target_ns:
+                return value
+        return own
+
 
 def _likelihood(factor: Factor, value: float, hardware: Hardware) -> float:
     """How likely it is that a machine has this value, before the step is seen; 1 at the likeliest.
 
-    A slow-down of 2 is at two sigmas, as is a launch of 100 us. A link that was measured is where it was
-    found within a fifth, but where it is another link it may be anywhere (heavy tails), so that beyond a
-    factor of 2 the link is the first suspect.
+    A slow-down of 2 is at two sigmas, as are a launch of 100 us and an end of the range of own costs. A link
+    that was measured is where it was found within a fifth, but where it is another link it may be anywhere
+    (heavy tails), so that beyond a factor of 2 the link is the first suspect.
     """
     if factor == "curve":
         stated = hardware.spread.get("ranges", {}).get("all_reduce", {"low": 1.0, "high": 1.0})
         sigma = max(_LINK_SIGMA, abs(log(stated["high" if value > 1 else "low"])) / 2)
         return 1 / (1 + (log(value) / sigma) ** 2)
-    sigmas = value / 50_000 if factor == "launch_cost_ns" else 2 * log(value) / log(_FAIR)
+    _, least, most = _FACTORS[factor]
+    at_two = (most if value > 1 else least) if factor == "own_costs" else _FAIR
+    sigmas = value / 50_000 if factor == "launch_cost_ns" else 2 * log(value) / log(at_two)
     return exp(-len(_FACTORS[factor][0]) * sigmas**2 / 2)  # both slow-downs: it takes each
 
 
-def _misfit(readings: tuple[Reading, ...], hardware: Hardware) -> dict[str, Any]:
-    """Why the first reading is no fit, as ``spread.anchor`` has it; empty where it is one."""
-    factor, value = readings[0].what, readings[0].value
+def _plausible(every: Sequence[Reading], found: Factor, hardware: Hardware) -> list[Reading]:
+    """Readings that may be taken where no factor was asked for, the one to take first: a fair slow-down of
+    the machine as given, else the likeliest that fits; beyond a fair one the link is suspected."""
+    fair = [one for one in every if one.what == found and one.value <= _FAIR]
+    if fair and fair[0] is every[0]:
+        return fair
+    links = (one for one in every if one.what == "curve" and (one.value > 1 or not _misfit(one, hardware)))
+    others = [*fair, *(one for one in every if one.what == "own_costs"), *links]
+    others.sort(key=lambda one: (bool(_misfit(one, hardware)), -one.weight))
+    return others or [one for one in every if one.what == found]
+
+
+def _misfit(reading: Reading, hardware: Hardware) -> dict[str, Any]:
+    """Why a reading is no fit, as ``spread.anchor`` has it; empty where it is one."""
+    factor, value = reading.what, reading.value
     (_, low, high), why, near = _FACTORS[factor], "bound", -_AT_BOUND
     if factor == "curve":
         fair = {"low": 1 / _FAIR, "high": _FAIR}
         known = hardware.spread.get("ranges", {}).get("all_reduce", fair)
         low, high, why, near = known["low"], known["high"], "beyond", _AT_BOUND
-    if low * (1 - _AT_BOUND) <= value <= high * (1 + near):
+    if low * (1 - _AT_BOUND) <= value <= high * (1 + near) or factor == "own_costs":
         return {}
-    link = next((one.value for one in readings if one.what == "curve"), None)
-    told = {"why": why, "factor": factor, "value": value, "low": low, "high": high}
-    return {"fits": False, **told, "explained_by": link}
+    return {"fits": False, "why": why, "factor": factor, "value": value, "low": low, "high": high}
 
 
-def _spread(anchored: Hardware, readings: tuple[Reading, ...], misfit: dict[str, Any]) -> dict[str, Any]:
-    """The spread of the anchored hardware: without the ranges of what the step fixed; with the readings, each
-    by what it changes of the first."""
+def _spread(
+    hardware: Hardware, readings: tuple[Reading, ...], misfit: dict[str, Any], search: _Search
+) -> dict[str, Any]:
+    """The spread of the anchored hardware: the ranges as far as the step leaves them open, without those of
+    what it fixed; the readings, each by what it changes of the first."""
     first, told = readings[0], []
-    names = ("launch_cost_ns", "launch_blocks_compute", "compute_slowdown", "comm_slowdown")
+    names, made = ("launch_blocks_compute", *OWN_COSTS), readings[0].hardware
     for one in readings if len(readings) > 1 else ():
         changed = {name: getattr(one.hardware, name) for name in names}
-        changed = {name: value for name, value in changed.items() if value != getattr(first.hardware, name)}
+        changed = {name: value for name, value in changed.items() if value != getattr(made, name)}
         by, of = (each.value if each.what == "curve" else 1.0 for each in (one, first))
-        told.append({"what": one.what, "weight": one.weight, "set": changed, "curve": by / of})
-    fixed, *_ = _FACTORS[first.what]
-    ranges = {name: ends for name, ends in anchored.spread.get("ranges", {}).items() if name not in fixed}
-    made = {"ranges": ranges, "readings": told, "anchor": misfit}
-    kept = {name: known for name, known in anchored.spread.items() if name not in made}
-    return kept | {name: known for name, known in made.items() if known}
+        costs = "" if one.own_costs == "as taken" else f", {one.own_costs} own costs"
+        what = "as given" if one.hardware is hardware else one.what + costs
+        told.append({"what": what, "weight": one.weight, "set": changed, "curve": by / of})
+    fixed = () if made is hardware else _FACTORS[first.what][0]
+    stated = {name: ends for name, ends in made.spread.get("ranges", {}).items() if name not in fixed}
+    ranges = {
+        name: {end: search.as_far(made, name, value) for end, value in ends.items()}
+        for name, ends in stated.items()
+    }
+    kept = {
+        name: known for name, known in made.spread.items() if name not in ("ranges", "readings", "anchor")
+    }
+    if ranges.get("all_reduce") != stated.get("all_reduce"):  # of all its sizes alike
+        points = kept.get("all_reduce", {})
+        kept["all_reduce"] = {size: known for size, known in points.items() if "count" in known}
+    new = {"ranges": ranges, "readings": told, "anchor": misfit}
+    return kept | {name: known for name, known in new.items() if known}
 
 
 # ---- The times of a recorded step fit all factors.

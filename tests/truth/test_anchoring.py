@@ -1,5 +1,6 @@
 """Anchoring: a hidden truth is found again from one step of it, and what cannot be true is refused."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +9,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import sim
-from sim.costs.doubts import doubts_about_step
+from sim.costs.doubts import doubts_about_step, open_ranges, with_own_costs
 from sim.errors import InputError
 from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import Hardware
+from sim.nouns.hardware import COSTS, Hardware
 from sim.nouns.workload import Workload
+from sim.systems.simulate import simulated_step_ns
 from sim.truth.fit import MOST_SLOWDOWN, USUAL_NOISE, Factor, apply_factor
 from tests.effort import tries
 from tests.handmade import handmade, wired
@@ -268,15 +270,109 @@ def test_a_row_without_overlap_says_nothing_of_slowdowns() -> None:
     assert sim.anchor(PAIR, LINK, *one, factor="curve").value == pytest.approx(15 / 12)
 
 
+# ---- Costs of DDP's own that are of other machines.
+
+PEER_TO_PEER = {"ranges": {"all_reduce": {"low": 0.9, "high": 6.0}}}
+
+
+@settings(max_examples=tries(20))
+@given(workloads(), links(), st.sampled_from(CAPS))
+def test_a_machine_that_predicts_the_step_stays_as_it_is(
+    workload: Workload, link: Hardware, cap: float
+) -> None:
+    """Given back as a dashboard shows it; each range goes as far as the step stays the same."""
+    machine = with_own_costs(replace(link, spread=PEER_TO_PEER))
+    made, plain_ns = measure(workload, machine, cap)
+    found = sim.anchor(workload, machine, made, round(plain_ns, -4))
+    assert (found.value, found.plain_ns, found.predicted_ns) == (1, plain_ns, plain_ns)
+    bare = {"spread": {}, "provenance": {}}
+    assert replace(found.hardware, **bare) == replace(machine, **bare)
+    assert found.readings[0].hardware is machine
+    stated, kept = machine.spread["ranges"], found.hardware.spread["ranges"]
+    for name, ends in kept.items():
+        assert stated[name]["low"] <= ends["low"] <= ends["high"] <= stated[name]["high"]
+        for end in ends.values():
+            there = {name: end} if name != "all_reduce" else {}
+            moved = apply_factor(replace(machine, **there), "curve", end if name == "all_reduce" else 1.0)
+            assert step_ns(workload, moved, cap) == pytest.approx(plain_ns, rel=1.01 * USUAL_NOISE)
+    assert kept.keys() == stated.keys()
+
+
+def test_a_link_that_the_step_does_not_fix_keeps_its_range() -> None:
+    """What is hidden under 3 s of backward may take six times as long."""
+    hidden = workload_of((10, 10), (3000, 1))
+    machine = with_own_costs(replace(LINK, spread=PEER_TO_PEER))
+    found = sim.anchor(hidden, machine, *measure(hidden, machine, 1))
+    assert found.hardware.spread["ranges"]["all_reduce"] == PEER_TO_PEER["ranges"]["all_reduce"]
+
+
+@settings(max_examples=tries(15))
+@given(workloads(), links(), st.floats(1.05, 1.9), st.sampled_from(("curve", "mutual", "own_costs")))
+def test_own_costs_are_read_as_taken_and_as_absent(
+    workload: Workload, link: Hardware, hidden: float, factor: Factor
+) -> None:
+    """All machines make the step true, the hidden one among them; the file keeps them all."""
+    machine = with_own_costs(link)
+    measured = measure(workload, apply_factor(machine, factor, hidden), 8.0)
+    assume(measured[1] > (1 + 2 * USUAL_NOISE) * step_ns(workload, machine, 8.0))
+    found = sim.anchor(workload, machine, *measured)
+    values = {(one.what, one.own_costs): one.value for one in found.readings}
+    assert values[factor, "as taken"] == pytest.approx(hidden, rel=1e-3)
+    assert {costs for _, costs in values} >= {"as taken", "no"}
+    for one in found.readings:
+        assert step_ns(workload, one.hardware, 8.0) == pytest.approx(
+            measured[1], abs=2 * USUAL_NOISE * measured[1]
+        )
+    for told, one in zip(found.hardware.spread["readings"], found.readings, strict=True):
+        scaled = apply_factor(replace(found.hardware, **told["set"]), "curve", told["curve"])
+        assert step_ns(workload, scaled, 8.0) == pytest.approx(step_ns(workload, one.hardware, 8.0), rel=1e-5)
+
+
+def hidden_truth(machine: Hardware, draw: random.Random) -> Hardware:
+    """A machine that lies anywhere in the ranges: half of them on either side of what is taken."""
+    changed, link = {}, 1.0
+    for name, ends in open_ranges(machine).items():
+        own = 1.0 if name == "all_reduce" else getattr(machine, name)
+        end = ends[draw.choice(("low", "high"))]
+        value = own + (end - own) * draw.random()
+        if name == "all_reduce":
+            link = value
+        else:
+            changed[name] = round(value) if name in COSTS else value
+    return apply_factor(replace(machine, **changed), "curve", link)
+
+
+def test_the_interval_of_a_gain_holds_the_hidden_truth() -> None:
+    """Random small jobs, each anchored on one step of DDP's default; what is recommended does not lose."""
+    count, inside = tries(60, 20), 0
+    for number in range(count):
+        draw = random.Random(number)
+        works = [(draw.randint(1, 60), draw.choice((1, 4, 16, 64))) for _ in range(draw.randint(2, 30))]
+        ready = [sum(work for work, _ in works[: place + 1]) * MS // 10 for place in range(len(works))]
+        job = handmade(ready[::-1], [size * MIB // 4 for _, size in works][::-1], forward_ns=ready[-1] // 2)
+        per_mib = draw.choice((5_000, 60_000, 800_000))
+        link = wired({mib * MIB: 40_000 + mib * per_mib for mib in (0, 1, 512)}, world_size=4)
+        machine = with_own_costs(replace(link, spread=draw.choice(({}, PEER_TO_PEER))))
+        truth, default = hidden_truth(machine, draw), sim.assign(job)
+        measured_ns = simulated_step_ns(job, truth, default)
+        answer = sim.tune(job, sim.anchor(job, machine, default, measured_ns).hardware, draws=40)
+        true_ns, gain = measured_ns - simulated_step_ns(job, truth, answer.assignment), answer.gain
+        inside += (gain.low_ns or 0) - 1_000 <= true_ns <= (gain.high_ns or 0) + 1_000
+        assert true_ns > -USUAL_NOISE * measured_ns or gain.significant is False, number
+    assert inside >= 0.9 * count
+
+
 @pytest.mark.parametrize("factor", [None, "curve", "mutual"])
 @pytest.mark.parametrize("step_ms", [60, 79.9])
 def test_no_link_explains_a_step_that_is_shorter_than_its_computing(
     step_ms: float, factor: Factor | None
 ) -> None:
     """50 ms of forward and 30 of backward; also where the rest is within the noise."""
+    machine = with_own_costs(LINK)
     measured = sim.assign(PAIR, bucket_cap_mb=1), round(step_ms * MS)
     told = rf"a step of {step_ms:.2f} ms is shorter by .*; computing alone takes 80.0\d ms, which no link"
-    with pytest.raises(InputError, match=told) as refused:
-        sim.anchor(PAIR, LINK, *measured, factor=factor)
-    assert "fix the factor curve" not in str(refused.value)
+    for link in (LINK, machine):
+        with pytest.raises(InputError, match=told) as refused:
+            sim.anchor(PAIR, link, *measured, factor=factor)
+        assert "fix the factor curve" not in str(refused.value)
     assert sim.anchor(PAIR, LINK, measured[0], 81 * MS, factor="curve").value == pytest.approx(0.5, abs=1e-3)
