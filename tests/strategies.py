@@ -131,6 +131,7 @@ def workloads(
         backward_ns=now + draw(work),
         optimizer_ns=draw(st.integers(0, scale.work_ns)),
         loss_ns=draw(st.integers(0, scale.work_ns)),
+        rest_ns=draw(st.sampled_from([0, scale.work_ns])),
         ready_order=tuple(order) if draw(st.booleans()) else None,
         ready_includes=tuple(
             draw(st.lists(st.sampled_from(["copy_in", "launch", "interference"]), max_size=3, unique=True))

@@ -373,6 +373,7 @@ def _means(report: Report) -> tuple[Any, ...]:
         report.post_sync_ns,
         report.accumulation_ns,
         report.optimizer_ns,
+        report.rest_ns,
         report.step_ns,
     )
 

@@ -138,7 +138,7 @@ def advance(sheet: Sheet, ranks: Ranks, last: Ints, until: int) -> None:
                         kind, duration = lanes[variant, item, KIND], lanes[variant, item, DURATION]
                         if kind == lane.WAIT and log[rank, lanes[variant, item, NUMBER], USABLE] < 0:
                             break
-                        if kind <= lane.OPTIMIZER:
+                        if kind <= lane.REST:
                             duration = int(np.rint(duration * ranks.paces[rank]))
                         elif kind == lane.LAUNCH and blocks:
                             duration = cost

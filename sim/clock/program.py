@@ -24,13 +24,14 @@ FULL_SPEED = 1 << 20  # of work that nothing slows down, in 2**-20 ns a ns
 MOST_NS = 1 << 42  # of work in a step, 73 minutes: in 2**-20 ns it fits an int64
 _MOST_SLOWED = 1 << 19  # times: what takes so much longer than ``MOST_NS`` fits an int64, too
 
-# What the lane is at, and its items. The model's own work, which takes longer on a slower rank; then what a
-# system computes: around backward, in hooks, to fill a bucket; a launch, on the lane or beside it; standing
-# still until a collective's result can be used; copying a bucket's result back to its gradients. Marks, which
-# take no time: a bucket is complete; where backward begins and is over, and where gradients are synchronised.
-# The lane may have nothing to do, or stand still for some time, which slows nothing and is not slowed down.
-FORWARD, BACKWARD, OPTIMIZER, AROUND, HOOK, COPY_IN, LAUNCH, WAIT, COPY_BACK = range(9)
-READY, BACKWARD_BEGIN, BACKWARD_END, SYNC_END, IDLE, STALLED = range(9, 15)
+# What the lane is at, and its items. The model's own work and the rest of a step, which take longer on a
+# slower rank; then what a system computes: around backward, in hooks, to fill a bucket; a launch, on the lane
+# or beside it; standing still until a collective's result can be used; copying a bucket's result back to its
+# gradients. Marks, which take no time: a bucket is complete; where backward begins and is over, and where
+# gradients are synchronised. The lane may have nothing to do, or stand still for some time, which slows
+# nothing and is not slowed down.
+FORWARD, BACKWARD, OPTIMIZER, REST, AROUND, HOOK, COPY_IN, LAUNCH, WAIT, COPY_BACK = range(10)
+READY, BACKWARD_BEGIN, BACKWARD_END, SYNC_END, IDLE, STALLED = range(10, 16)
 
 
 class Item(NamedTuple):

@@ -214,7 +214,10 @@ def make_timeline(outcome: Outcome, **step: Any) -> Timeline:
     whole, outcome = outcome, outcome.in_backward()
     spans, causes, released_by = _spans(outcome)
     played, added = _collectives(outcome), whole.before_forward
-    optimizer_ns = sum(item.duration_ns for item in whole.program.lane if item.kind == lane.OPTIMIZER)
+    kinds = lane.OPTIMIZER, lane.REST
+    optimizer_ns, rest_ns = (
+        sum(item.duration_ns for item in whole.program.lane if item.kind == kind) for kind in kinds
+    )
     return Timeline(
         pre_forward_ns=sum(added.values()),
         before_forward=tuple(added.items()),
@@ -225,7 +228,8 @@ def make_timeline(outcome: Outcome, **step: Any) -> Timeline:
         backward_end_ns=outcome.backward_end_ns,
         sync_end_ns=outcome.sync_end_ns,
         optimizer_ns=optimizer_ns,
-        post_sync_ns=whole.lane_end_ns - whole.sync_end_ns - optimizer_ns,
+        post_sync_ns=whole.lane_end_ns - whole.sync_end_ns - optimizer_ns - rest_ns,
+        rest_ns=rest_ns,
         early_launches=whole.program.early_launches,
         notes=whole.program.notes,
         spans=spans,

@@ -267,7 +267,7 @@ def _row(
     known = [problem.default.bucket_indices, best.bucket_indices, problem.singles()]
     optimum = find_optimum(problem, known)
     computing_ns = workload.forward_ns + workload.loss_ns + workload.backward_ns
-    single_ns = problem.switches.accumulation_steps * computing_ns + workload.optimizer_ns
+    single_ns = problem.switches.accumulation_steps * computing_ns + workload.optimizer_ns + workload.rest_ns
     default_ns, regret_ns = default.step_ns, default.step_ns - curve.best_ns
     stretches = curve.stretches(curve.steps_ns <= curve.best_ns * (1 + NOTHING))
     first, last = next(one for one in stretches if one[0] <= curve.best <= one[1])

@@ -48,13 +48,14 @@ def parts_ns(timeline: Timeline) -> dict[str, int]:
         first = number + 1
     found["optimizer"] = sum(batch.optimizer_ns for batch in batches)
     found["after the optimizer: parameters"] = sum(batch.post_sync_ns for batch in batches)
+    found["rest"] = timeline.rest_ns
     return {name: took for name, took in found.items() if took}
 
 
 # What a report has as its timeline has it.
 _SAME = (
     *("iteration", "pre_forward_ns", "backward_end_ns", "sync_end_ns", "post_sync_ns", "accumulation_ns"),
-    *("optimizer_ns", "step_ns", "outside_ns", "engine", "early_launches", "buffer_bytes"),
+    *("optimizer_ns", "rest_ns", "step_ns", "outside_ns", "engine", "early_launches", "buffer_bytes"),
 )
 
 

@@ -11,7 +11,7 @@ from sim.nouns.timeline import BucketRow, Iteration
 class Report:
     """The figures of one step, as CONTRACT defines them; all durations in ns.
 
-    ``step = accumulation + pre_forward + forward + loss + sync_end + optimizer + post_sync``, where
+    ``step = accumulation + pre_forward + forward + loss + sync_end + optimizer + post_sync + rest``, where
     ``accumulation`` are the micro-batches before the last, ``optimizer`` the step as this system runs it;
     ``exposed_comm = sync_end - backward`` (a plain backward), and as much of each earlier micro-batch that
     reduces: ``exposed_by_micro_batch_ns`` has them one by one, the last one last. ``outside_ns`` is what is
@@ -42,6 +42,7 @@ class Report:
     verdict_saves_ns: int | None = None
     accumulation_ns: int = 0
     optimizer_ns: int = 0
+    rest_ns: int = 0
     exposed_by_micro_batch_ns: tuple[int, ...] = ()
     outside_ns: int = 0
     parts_ns: dict[str, int] = field(default_factory=dict)

@@ -68,7 +68,8 @@ class Timeline:
     micro-batches before it, each told the same way (alike ones are one object). ``before`` and ``after`` are
     the collectives that this one's forward waits for or hides, and that follow its backward;
     ``before_forward`` are the parts of ``pre_forward_ns``, by what they are for. ``optimizer_ns`` is the
-    optimizer's step as this system runs it, ``post_sync_ns`` what else follows (ZeRO's all-gather).
+    optimizer's step as this system runs it, ``post_sync_ns`` what else follows (ZeRO's all-gather), and
+    ``rest_ns`` what is nobody's, at the end.
     ``slowest`` is the workload as the slowest other rank ran it; None: no rank was later than this one.
     ``buffer_bytes`` is the most that buckets hold in memory. ``spans`` are those of all collectives, then the
     lane's in order; ``causes`` the number of the span that released each, which began at the end of that one
@@ -88,6 +89,7 @@ class Timeline:
     sync_end_ns: int
     optimizer_ns: int
     post_sync_ns: int = 0
+    rest_ns: int = 0
     earlier: tuple["Timeline", ...] = ()
     before: tuple[Collective, ...] = ()
     after: tuple[Collective, ...] = ()
@@ -118,7 +120,7 @@ class Timeline:
     @property
     def own_ns(self) -> int:
         """How long this micro-batch takes, from before its forward to the end of what follows backward."""
-        computed = self.workload.forward_ns + self.workload.loss_ns + self.optimizer_ns
+        computed = self.workload.forward_ns + self.workload.loss_ns + self.optimizer_ns + self.rest_ns
         return self.pre_forward_ns + computed + self.sync_end_ns + self.post_sync_ns
 
     @property

@@ -102,7 +102,7 @@ class Workload:
     ``samples`` holds the ready times of each recorded iteration, by gradient index. ``estimated``
     says that no profile stands behind the times, ``band`` then gives (low, high) factors on them:
     on all times of the step (``band_on`` "length" or None), or, where the length of backward is known, on
-    ready times inside it ("ready").
+    ready times inside it ("ready"). ``rest_ns``: what is at the end of the step, and nobody's.
     ``whole_buckets`` says that each gradient stands for a whole bucket as it ran, whose gradients nothing
     tells apart: buckets can be merged, never divided. ``job`` is how the job ran that it was recorded from:
     what ``sim.assign`` and all that asks it take its switches to be, unless others are given.
@@ -115,6 +115,7 @@ class Workload:
     backward_ns: Count
     optimizer_ns: Count
     loss_ns: Count = 0
+    rest_ns: Count = 0
     ready_order: tuple[int, ...] | None = None
     ready_includes: tuple[ReadyIncludes, ...] = ()
     buffers: tuple[Buffer, ...] = ()

@@ -230,6 +230,7 @@ class StepWriter(Generic[P]):
 
     def program(self, around_for: str = "parameters", machine: Machine | None = None, **more: Any) -> Program:
         """What was written, and what is to be said of it; ``more`` are fields of ``Program``."""
+        self.compute(lane.REST, self.workload.rest_ns * self.is_last)
         lacks = f"are not counted: hardware {self.hardware.name!r} has no"
         counted = ((*key, count) for key, count in self._uncounted.items() if count)
         uncounted = [

@@ -447,8 +447,10 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     # parts have too much goes from each forward.
     rest_ns, micro_batches = times.step_ns - fitted_ns, read_switches(times.assignment).accumulation_steps
     cut = min(workload.forward_ns, max(0, -(rest_ns // micro_batches)))
-    end_ns = max(0, workload.optimizer_ns + rest_ns + micro_batches * cut)
-    held = replace(workload, forward_ns=workload.forward_ns - cut, optimizer_ns=end_ns)
+    end_ns = workload.rest_ns + rest_ns + micro_batches * cut
+    optimizer_ns = max(0, workload.optimizer_ns + min(0, end_ns))
+    cut_ns = workload.forward_ns - cut
+    held = replace(workload, forward_ns=cut_ns, optimizer_ns=optimizer_ns, rest_ns=max(0, end_ns))
     doubtful: list[str] = []
     if is_slowed and not is_apart and times.computes_on_host:
         doubtful.append(

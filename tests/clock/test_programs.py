@@ -28,7 +28,7 @@ from tests.systems.cases import system_cases
 from tests.tuner.cases import link, resnet50
 
 durations = st.integers(0, 7)
-WORK = (lane.FORWARD, lane.BACKWARD, lane.OPTIMIZER, lane.AROUND, lane.HOOK)
+WORK = (lane.FORWARD, lane.BACKWARD, lane.OPTIMIZER, lane.REST, lane.AROUND, lane.HOOK)
 speeds = st.sampled_from(SLOWDOWNS).map(rate_of) | st.integers(2, lane.FULL_SPEED)
 
 

@@ -14,7 +14,7 @@ from sim.clock import play as compiled
 from sim.clock import simpy_clock
 from sim.clock.play import END, SERVICE, USABLE, Sheet
 from sim.clock.play import Ranks as Played
-from sim.clock.program import OPTIMIZER, STALLED, Item, Program
+from sim.clock.program import REST, STALLED, Item, Program
 from sim.clusters import distribution as job
 from sim.clusters.distribution import JobSteps, VariedStep, play_job, play_jobs
 from sim.clusters.ranks import Ranks, SlowRanks, make_crew
@@ -51,7 +51,7 @@ def play_by_simpy(programs: list[Program], sheet: Sheet, *crew: Any) -> Played:
 
     def as_run(variant: int, pace: float, stalled: int) -> Program:
         lane = [
-            item._replace(duration_ns=round(item.duration_ns * pace)) if item.kind <= OPTIMIZER else item
+            item._replace(duration_ns=round(item.duration_ns * pace)) if item.kind <= REST else item
             for item in programs[variant].lane
         ]
         if stalled >= 0:

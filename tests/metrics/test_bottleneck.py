@@ -210,7 +210,8 @@ def _in_ready_order(case: Case) -> Case:
 
 def _without_compute(case: Case) -> Case:
     gradients = tuple(replace(gradient, ready_ns=0) for gradient in case.workload.gradients)
-    none = replace(case.workload, gradients=gradients, forward_ns=0, loss_ns=0, backward_ns=0, optimizer_ns=0)
+    times = dict.fromkeys(("forward_ns", "loss_ns", "backward_ns", "optimizer_ns", "rest_ns"), 0)
+    none = replace(case.workload, gradients=gradients, **times)  # type: ignore[arg-type]
     return replace(case, workload=none, hardware=replace(case.hardware, broadcast=None))
 
 

@@ -314,7 +314,8 @@ def paced_lanes(rank: Rank) -> list[Lane]:
             for size in (one.num_bytes // DTYPE_BYTES[one.dtype],)
         ]
         forward_ns = workload.forward_ns + workload.loss_ns
-        made = paced_module(tensors, gradients, order, due_ns, forward_ns, buffers, workload.optimizer_ns)
+        after_ns = workload.optimizer_ns + workload.rest_ns
+        made = paced_module(tensors, gradients, order, due_ns, forward_ns, buffers, after_ns)
         made.addends = addends
         modules.append(made)
         return made
