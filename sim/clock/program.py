@@ -24,12 +24,11 @@ FULL_SPEED = 1 << 20  # of work that nothing slows down, in 2**-20 ns a ns
 MOST_NS = 1 << 42  # of work in a step, 73 minutes: in 2**-20 ns it fits an int64
 _MOST_SLOWED = 1 << 19  # times: what takes so much longer than ``MOST_NS`` fits an int64, too
 
-# What the lane is at, and its items. The model's own work and the rest of a step, which take longer on a
-# slower rank; then what a system computes: around backward, in hooks, to fill a bucket; a launch, on the lane
-# or beside it; standing still until a collective's result can be used; copying a bucket's result back to its
-# gradients. Marks, which take no time: a bucket is complete; where backward begins and is over, and where
-# gradients are synchronised. The lane may have nothing to do, or stand still for some time, which slows
-# nothing and is not slowed down.
+# What the lane is at, and its items. The model's own work and the rest of a step, longer on a slower rank;
+# what a system computes: around backward, in hooks, to fill a bucket; a launch, on the lane or beside it;
+# standing still until a collective's result can be used; copying it back to the gradients. Marks, which take
+# no time: a bucket is complete; backward begins, is over; gradients are synchronised. The lane may have
+# nothing to do, or stand still for some time, which slows nothing and is not slowed down.
 FORWARD, BACKWARD, OPTIMIZER, REST, AROUND, HOOK, COPY_IN, LAUNCH, WAIT, COPY_BACK = range(10)
 READY, BACKWARD_BEGIN, BACKWARD_END, SYNC_END, IDLE, STALLED = range(10, 16)
 
@@ -100,10 +99,8 @@ def rate_of(*slow_downs: float) -> int:
 
 
 def machine_of(workload: Workload, hardware: Hardware, small_by: Hardware | None = None) -> Machine:
-    """What ``hardware`` does, without what the recorded times of ``workload`` contain already.
-
-    ``small_by``: whose curve says which messages are small; None: that of ``hardware``.
-    """
+    """What ``hardware`` does, without what the recorded times of ``workload`` contain already; ``small_by``:
+    whose curve says which messages are small, None: that of ``hardware``."""
     included = workload.ready_includes
     small_bytes, small = small_messages(small_by or hardware)
     channel = hardware.channel_slowdown if hardware.comm_channels > 1 else 1.0
@@ -177,9 +174,9 @@ class Program:
     """One micro-batch, from before its forward to the end of what follows its backward; times in ns.
 
     ``collectives`` are in the order of their launches on the lane; those that follow another stand anywhere
-    between. ``carriers`` holds, for each bucket, the collectives that carry it: none where it is not sent,
-    several where they follow each other. ``around_for`` says what is computed before backward, beside
-    forward. ``early_launches`` are buckets that are sent before all of their gradients are ready.
+    between. ``carriers``: of each bucket the collectives that carry it, none where it is not sent, several
+    where they follow each other. ``around_for``: what is computed before backward, beside forward.
+    ``early_launches``: buckets that are sent before all of their gradients are ready.
     """
 
     lane: tuple[Item, ...]

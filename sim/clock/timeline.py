@@ -214,10 +214,8 @@ def make_timeline(outcome: Outcome, **step: Any) -> Timeline:
     whole, outcome = outcome, outcome.in_backward()
     spans, causes, released_by = _spans(outcome)
     played, added = _collectives(outcome), whole.before_forward
-    kinds = lane.OPTIMIZER, lane.REST
-    optimizer_ns, rest_ns = (
-        sum(item.duration_ns for item in whole.program.lane if item.kind == kind) for kind in kinds
-    )
+    optimizer_ns = sum(item.duration_ns for item in whole.program.lane if item.kind == lane.OPTIMIZER)
+    rest_ns = sum(item.duration_ns for item in whole.program.lane if item.kind == lane.REST)
     return Timeline(
         pre_forward_ns=sum(added.values()),
         before_forward=tuple(added.items()),

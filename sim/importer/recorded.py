@@ -60,11 +60,9 @@ def keep(recording: Recording) -> tuple[Kept, ...]:
     warm = [[step for step in rank.steps if step.step > warmup_steps(clock)] for rank in recording.ranks]
     longest = defaultdict[object, dict[int, int]](dict)
     for step in chain.from_iterable(warm):
-        ran = (
-            (one.forwards, one.synchronised, *(sent.num_bytes for sent in one.buckets))
-            for one in step.backwards
-        )
-        lengths = longest[tuple(ran)]
+        ran = [(one.forwards, one.synchronised, len(one.buckets)) for one in step.backwards]
+        sizes = [sent.num_bytes for one in step.backwards for sent in one.buckets]
+        lengths = longest[*ran, *sizes]
         lengths[step.step] = max(lengths.get(step.step, 0), step.step_ns)
     loud, told, found = set[int](), list[str](), list[Kept]()
     for lengths in longest.values():
@@ -120,8 +118,7 @@ def _pace(one: Kept) -> float:
 
 def _ratio(ones: Sequence[int], others: Sequence[int], least: float) -> float:
     """The ratio of two medians; 0 unless they differ by more than ``least`` of the smaller, and their 95 %
-    intervals are apart.
-    """
+    intervals are apart."""
     one, other = median_ns(ones), max(1, median_ns(others))
     (low, high), (other_low, other_high) = median_interval(ones), median_interval(others)
     is_apart = max(one, other) > (1 + least) * min(one, other) and (low > other_high or other_low > high)
@@ -308,8 +305,7 @@ def _last(step: RecordedStep) -> RecordedBackward:
 
 def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredIteration:
     """The step of the rank that waited least; its buckets without starts, as recordings do not tell when a
-    channel is free.
-    """
+    channel is free."""
     step = min(row, key=lambda one: _last(one).sync_end_ns)
     last, lasted_ns = _last(step), dict[int, int]()
     for bucket in (bucket for one in map(_last, row) for bucket in one.buckets):

@@ -356,7 +356,6 @@ def buffers_in(tensors: Iterable[Tensor]) -> tuple[Buffer, ...]:
 
 def surroundings(device: torch.device) -> dict[str, Any]:
     """Date, versions and hardware, for a Workload's provenance."""
-    has_gpu = device.type == "cuda"
     return {
         "tool_version": next((one.version for one in distributions(name="bucketsim")), None),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -365,7 +364,6 @@ def surroundings(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": cpu_model(),
         "device": str(device),
-        **(
-            {"device_name": torch.cuda.get_device_name(device), "cuda": torch.version.cuda} if has_gpu else {}
-        ),
+        **({"device_name": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
+        **({"cuda": torch.version.cuda} if device.type == "cuda" else {}),
     }

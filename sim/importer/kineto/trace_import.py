@@ -126,7 +126,7 @@ def import_of(job: Job) -> Imported:
         workload = _workload(job, job.layout)
         hardware = _hardware(job, job.layout)
         if hardware is not None and job.layout.buckets:
-            measurement = _measurement(job, job.layout, workload, hardware.world_size, ranks)
+            measurement = _measurement(job, job.layout, workload, ranks)
     return Imported(
         format="kineto",
         name=job.name,
@@ -352,10 +352,8 @@ def lay_out(step: Step) -> Layout | None:
     if not sizes:
         return None
     gradients = _numbered("bucket", [((one.num_elements or 0,), one.dtype) for one in step.reductions])
-    told_by = (
-        f"{why}: each bucket that ran stands for its gradients, so that they can be merged but not divided"
-    )
-    return Layout(gradients, range(len(sizes)), tuple((one.index,) for one in gradients), told_by, True)
+    why = f"{why}: each bucket that ran stands for its gradients, so that they can be merged but not divided"
+    return Layout(gradients, range(len(sizes)), tuple((one.index,) for one in gradients), why, True)
 
 
 def _numbered(
@@ -559,9 +557,7 @@ def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
     return min(rate, _FASTEST) if rate >= 1 else None
 
 
-def _measurement(
-    job: Job, layout: Layout, workload: Workload, world_size: int, ranks: Sequence[RankRow]
-) -> Measurement:
+def _measurement(job: Job, layout: Layout, workload: Workload, ranks: Sequence[RankRow]) -> Measurement:
     """What the cluster did, as a candidate of a record; buckets as the clock of the rank shown has them."""
     rank, steps, clocks = job.rank, job.steps, job.clocks
     last = max(ranks, key=lambda row: row.came_last or 0)
@@ -577,7 +573,7 @@ def _measurement(
         ),
         map(_iteration, steps, arrived.tolist(), ended.tolist()),
         backend=rank.backend or "unknown",
-        world_size=world_size,
+        world_size=job.world_size or 0,
         dropped_warmup=len(rank.steps) - len(steps),
         environment={"place": rank.device, "traced_ranks": len(job.ranks)} | (late if last.came_last else {}),
     )

@@ -183,8 +183,7 @@ _CELL_UNIT_APART = re.compile(r"(?<=\d)[ \t](?=(?:[KMG]i?B|B|[num\u00b5]?s)(?:\s
 @lru_cache(maxsize=4096)  # logs repeat their lines
 def _header(line: str) -> tuple[Columns, str | None] | None:
     """The columns that a line names, and what separates them (None: spaces); None where it is no header: it
-    names no size and time, or much else.
-    """
+    names no size and time, or much else."""
     named = _OF_TIMES.sub(lambda found: re.sub(r"[ \t]", "_", found[0]), line.lstrip(" \t#"))
     content = _UNIT_APART.sub("", named)
     for delimiter in (*(mark for mark in "|\t,;" if mark in content), None):
@@ -581,11 +580,8 @@ def read_tables(text: str, source: str, notes: Notes) -> list[LinkTable]:
     is_report = text.lstrip()[:1] == "{"
     blocks = [_report(text, source)] if is_report else _blocks(_ANSI.sub("", text), source)
     if not blocks:
-        what, osu = (
-            "no table of collectives in it (a run that ended before its first size?)",
-            _OSU.search(text),
-        )
-        if osu and _test_of(osu) not in CURVES:
+        what = "no table of collectives in it (a run that ended before its first size?)"
+        if (osu := _OSU.search(text)) and _test_of(osu) not in CURVES:
             what = f"{_test_of(osu)}, {UNUSED}"
         raise InputError(
             f"{source}: {what}; give nccl-tests' output, or a header that names a size and a time with its "

@@ -293,9 +293,8 @@ def _hooks_ns(plain: PacedModule, **manner: Any) -> list[int]:
 def paced_lanes(rank: Rank) -> list[Lane]:
     """The lanes: plain, noop, and each candidate, once more as a traced one where it can be traced.
 
-    All share their parameters and the gradients that they hand out, and the baseline that is measured here.
-    Freed memory is kept, as by a GPU's caching allocator: hooks make buffers anew in each step, and fresh
-    pages are slow.
+    All share parameters, the gradients that they hand out, and the baseline that is measured here. Freed
+    memory is kept, as by a GPU's caching allocator: hooks make buffers anew, and fresh pages are slow.
     """
     keep_freed_memory()
     workload: Workload = rank.job.workload
