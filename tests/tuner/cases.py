@@ -29,7 +29,6 @@ Buckets = tuple[tuple[int, ...], ...]
 Case = tuple[Workload, Hardware]
 
 
-# ---------------------------------------------------------------------------------------------------
 # An oracle of our own: it knows the contract's rules and nothing of sim.tuner.
 
 
@@ -138,7 +137,6 @@ def compiled_minimum(problem: Problem) -> int:
     return int(kernels.score_all(*arguments).min())
 
 
-# ---------------------------------------------------------------------------------------------------
 # Random cases.
 
 SCALES = st.sampled_from([TINY, MIDDLE, REAL])
@@ -173,7 +171,6 @@ def anything(draw: st.DrawFn, max_gradients: int) -> Case:
     return draw(workloads(scale, max_gradients=max_gradients)), draw(hardwares(scale))
 
 
-# ---------------------------------------------------------------------------------------------------
 # Realistic cases.
 
 

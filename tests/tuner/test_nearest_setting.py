@@ -178,7 +178,6 @@ def passed_on(framework: str, lines: str, folder: Path) -> dict[str, Any]:
     return given
 
 
-# ---------------------------------------------------------------------------------------------------
 # The best sizes of other systems' buckets: near the best of all sizes, and never behind the default.
 
 SIZES = {"zero1": "reduce_bucket_size", "zero2": "reduce_bucket_size", "megatron": "bucket_size"}

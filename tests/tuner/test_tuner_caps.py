@@ -99,7 +99,6 @@ def test_too_many_layouts_are_thinned_out_and_say_so(workload: Workload) -> None
     assert few.high_bytes[-1] == NO_LIMIT
 
 
-# ---------------------------------------------------------------------------------------------------
 # The plateau.
 
 GPT, GPT_LINK = transformer(4, vocabulary=3000), link(10, latency_us=300)
@@ -163,7 +162,6 @@ def test_noise_widens_the_plateau(noise_ms: float) -> None:
     assert 0 < sum(settling.holds(plateau, cap) for cap in tried) < len(tried)
 
 
-# ---------------------------------------------------------------------------------------------------
 # Of a sweep the cap to set: a round one that costs next to nothing against the best.
 
 ROW = SweepRow(

@@ -78,7 +78,6 @@ def ready_ms(draws: Draws) -> list[list[float]]:
     return (np.cumsum(draws.works, axis=1) / MS).tolist()
 
 
-# ---------------------------------------------------------------------------------------------------
 # Against the analytic engine, which is given each draw as a program of its own.
 
 
@@ -121,7 +120,6 @@ def test_steps_are_those_of_the_engine(case: Case, data: st.DataObject) -> None:
     assert ends == [played_slowly(draws, number, buckets) for number in range(len(ends))]
 
 
-# ---------------------------------------------------------------------------------------------------
 # Recorded iterations.
 
 
@@ -167,7 +165,6 @@ def test_an_order_that_changes_moves_no_launch(case: Case, data: st.DataObject) 
         assert simulated(as_recorded, hardware, buckets) == end
 
 
-# ---------------------------------------------------------------------------------------------------
 # The link.
 
 
@@ -197,7 +194,6 @@ def test_a_repeated_calibration_is_off_by_its_standard_error(quantile: str, wide
     assert np.abs(np.corrcoef(factors.T) - np.eye(3)).max() < 0.1
 
 
-# ---------------------------------------------------------------------------------------------------
 # Estimates, seeds, limits.
 
 

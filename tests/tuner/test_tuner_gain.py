@@ -30,7 +30,6 @@ JOINED: Buckets = ((2, 1), (0,))
 WHOLE: Buckets = ((2, 1, 0),)
 
 
-# ---------------------------------------------------------------------------------------------------
 # One step, many steps.
 
 
@@ -80,7 +79,6 @@ def test_the_band_holds_the_nominal_step_and_grows_with_the_noise(share: float, 
     assert sim.step_band(job, WIRE, caps) == (), "nothing varies"
 
 
-# ---------------------------------------------------------------------------------------------------
 # The interval holds the true gain as often as it says.
 
 EXPERIMENTS = 300
@@ -150,7 +148,6 @@ def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, i
     assert np.median(widths) / 2 <= 1.25 * 2.2 * float(np.hypot.reduce(parts))
 
 
-# ---------------------------------------------------------------------------------------------------
 # The verdict on the gain.
 
 
@@ -248,7 +245,6 @@ def test_no_sentence_contradicts_another(case: tuple[Workload, Hardware]) -> Non
         assert not any("keep the default" in line or line.endswith("keep it") for line in said)
 
 
-# ---------------------------------------------------------------------------------------------------
 # Two A100 that train GPT-2: others measured that the cap does not matter there, and so must come out.
 #
 # The measurement (``tests/published/null_case.json``, with its source): fp32, 16 x 512 tokens a GPU, four

@@ -33,7 +33,6 @@ from tests.tuner.cases import (
     simulated,
 )
 
-# ---------------------------------------------------------------------------------------------------
 # Service times.
 
 any_size = st.integers(0, 20) | st.integers(0, 1 << 31) | st.integers(1 << 31, 1 << 52)
@@ -57,7 +56,6 @@ def test_services_are_those_of_the_engines(curve: tuple[CurvePoint, ...], sizes:
     assert kernels.services(*arrays, np.array(sizes)).tolist() == expected
 
 
-# ---------------------------------------------------------------------------------------------------
 # One step.
 
 
@@ -82,7 +80,6 @@ def test_every_partition_takes_as_long_as_it_is_simulated(case: Case) -> None:
         assert problem.closes((problem.order[::2], problem.order[1::2])) is None
 
 
-# ---------------------------------------------------------------------------------------------------
 # Climbing and merging.
 
 
@@ -107,7 +104,6 @@ def test_climbing_is_never_worse_than_its_start(case: Case, random: Random, budg
     assert (again == closes).all()
 
 
-# ---------------------------------------------------------------------------------------------------
 # The arrays.
 
 

@@ -56,7 +56,6 @@ def check(case: Case, found: Optimum) -> None:
     assert is_contiguous(case[0], found.buckets)
 
 
-# ---------------------------------------------------------------------------------------------------
 # Equal to brute force.
 
 
@@ -73,7 +72,6 @@ def test_the_best_on_any_machine(case: Case) -> None:
         assert found.sync_end_ns == brute_force(*case)
 
 
-# ---------------------------------------------------------------------------------------------------
 # What is known, and what is proved.
 
 
@@ -114,7 +112,6 @@ def test_without_a_proof_it_claims_none(monkeypatch: pytest.MonkeyPatch, case: C
         assert "not proved" in found.proof
 
 
-# ---------------------------------------------------------------------------------------------------
 # Realistic: what the certificate is worth.
 
 TWO_CHANNELS = {"comm_channels": 2, "channel_slowdown": 2.0, "copy_out_bytes_per_s": 10e9}
@@ -232,7 +229,6 @@ def test_any_effect_but_a_launch_is_beyond_it(name: str) -> None:
     assert covers(problem) == (name == "launch_cost_ns")
 
 
-# ---------------------------------------------------------------------------------------------------
 # Found by random search.
 
 
@@ -272,7 +268,6 @@ def test_bound_does_not_rely_on_the_last_bucket_being_copied_last() -> None:
     assert simulated(workload, hardware, ((1,), (0,))) == 230
 
 
-# ---------------------------------------------------------------------------------------------------
 # Interference.
 
 factors = st.sampled_from(SLOWDOWNS) | st.floats(1.0, 9.0)
@@ -320,7 +315,6 @@ def test_what_a_search_bounds_is_never_above_the_optimum(case: Case, above: int)
     assert is_contiguous(case[0], found.buckets)
 
 
-# ---------------------------------------------------------------------------------------------------
 # Every benchmark once, at a size at which it takes no time: not a measurement, but a check that it runs.
 
 FEW = 13

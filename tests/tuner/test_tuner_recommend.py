@@ -16,7 +16,6 @@ from tests.effort import tries
 from tests.handmade import handmade, wired
 from tests.tuner.cases import MIB, MS, Case, anything, link, one_run, resnet50, transformer
 
-# ---------------------------------------------------------------------------------------------------
 # Families.
 
 
@@ -72,7 +71,6 @@ def test_the_cap_list_reaches_what_is_recommended(case: Case) -> None:
     assert best.requires == {"torch": ">=2.11"}
 
 
-# ---------------------------------------------------------------------------------------------------
 # The gain.
 
 

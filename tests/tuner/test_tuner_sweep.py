@@ -33,7 +33,6 @@ from tests.tuner.cases import Case, anything, link, resnet50
 SMALL = handmade([0], 4, backward_ns=9)
 (ONE,) = SMALL.gradients
 
-# ---------------------------------------------------------------------------------------------------
 # Rows.
 
 
@@ -125,7 +124,6 @@ def test_what_cuts_alike_is_simulated_once_a_point(monkeypatch: pytest.MonkeyPat
     assert done == [(number, len(rows)) for number in range(1, len(rows) + 1)]
 
 
-# ---------------------------------------------------------------------------------------------------
 # Axes that are not legal.
 
 
@@ -150,7 +148,6 @@ def test_axes_that_are_not_legal_are_named(axes: dict[str, Any], words: str) -> 
         sim.sweep(SMALL, link(4), **axes)
 
 
-# ---------------------------------------------------------------------------------------------------
 # Executors.
 
 
