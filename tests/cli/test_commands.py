@@ -157,16 +157,8 @@ def test_every_error_is_a_sim_error() -> None:
 
 def test_a_progress_bar_on_a_terminal_only() -> None:
     """stderr is a terminal, stdout is not: a bar that leaves nothing behind, and one document."""
-    command = [
-        sys.executable,
-        "-m",
-        "sim",
-        "sweep",
-        *map(str, SIMULATE[1:]),
-        "--json",
-        "--bandwidth",
-        "1,2,3",
-    ]
+    words = ("sweep", *SIMULATE[1:], "--json", "--bandwidth", "1,2,3")
+    command = [sys.executable, "-m", "sim", *map(str, words)]
     leader, follower = pty.openpty()
     chunks: list[bytes] = []
 

@@ -124,6 +124,7 @@ def test_hours_are_told_of_a_gain_that_is_significant_alone(
 # A link that is not the one that trains is named by every command that answers from it, also in JSON.
 
 WORKLOAD = replace(model(12, "affine"), samples=())
+ASKED: tuple[tuple[Any, ...], ...] = (("simulate",), ("tune", "--draws", 1), ("sweep", "--caps", "4"))
 
 
 def on(device: str, **provenance: Any) -> Workload:
@@ -156,9 +157,7 @@ def test_every_answer_names_what_is_doubtful(
     step_ms = sim.summarize(timeline).step_ns / 1e6
     drawn = ("ranks", "--slow", "1=1.5", "--samples", 10)
     for name, *more in (
-        ("simulate",),
-        ("tune", "--draws", 1),
-        ("sweep", "--caps", "4"),
+        *ASKED,
         drawn,
         (*drawn, "--caps", "4"),
         ("anchor", "--measured", f"bucket_cap_mb=4,step_ms={step_ms * 1.05}"),
@@ -186,12 +185,7 @@ def test_every_answer_names_what_is_not_measured_and_not_counted(tmp_path: Path)
     ranges = {"all_reduce": {"low": 0.9, "high": 6.0}, "hook_cost_ns": {"low": 0, "high": 30_000}}
     link.write_text(sim.to_text(replace(sim.load_hardware(link), spread={"ranges": ranges})))
     named = "0.9 to 6 times their time", "a gradient's hook 0 to 30 us", "of buffers are not counted"
-    for name, *more in (
-        ("simulate",),
-        ("tune", "--draws", 1),
-        ("sweep", "--caps", "4"),
-        ("ranks", "--samples", 10),
-    ):
+    for name, *more in (*ASKED, ("ranks", "--samples", 10)):
         said = bucketsim(name, job, "--hardware", link, *more).out
         assert [words for words in named if words not in said] == [], name
 

@@ -5,9 +5,11 @@ A new format gives its own here; ``test_sniffing`` fails until it does.
 
 import gzip
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sim.formats.documents import to_text
 from tests.formats.test_recordings import backward, lines_of, rank_of, step
@@ -111,3 +113,10 @@ def _public() -> list[Case]:
                 form = "nccl-tests" if folder == "nccl_tests" else "kineto"
                 cases.append(Case(form=form, files={path.name: path.read_bytes()}, is_public=True))
     return cases
+
+
+def without(value: Any, keys: Collection[str]) -> Any:
+    """What JSON holds, without the members of these names."""
+    if isinstance(value, dict):
+        return {key: without(item, keys) for key, item in value.items() if key not in keys}
+    return [without(item, keys) for item in value] if isinstance(value, list | tuple) else value

@@ -29,7 +29,7 @@ from sim.nouns.hardware import CurvePoint, Hardware
 from sim.nouns.workload import Gradient, Workload
 from tests.effort import DATA, needs_data, tries
 from tests.handmade import handmade, measurement, wired
-from tests.importer.corpus import MODEL, WIRE, Case, corpus
+from tests.importer.corpus import MODEL, WIRE, Case, corpus, without
 from tests.importer.link_texts import Line, head, today
 from tests.strategies import NOUNS, TINY, hardwares, workloads
 
@@ -249,14 +249,7 @@ def upload(case: Case) -> Imported:
 def nouns(uploaded: Imported) -> Any:
     """What was read, but for what it is called and where it comes from."""
     parts = replace(uploaded, notes=(), name="", format="")
-    return _bare(json.loads(json.dumps(asdict(parts), default=str)))
-
-
-def _bare(value: Any) -> Any:
-    if isinstance(value, dict):
-        left = ("name", "provenance", "made_for")
-        return {key: _bare(item) for key, item in value.items() if key not in left}
-    return [_bare(item) for item in value] if isinstance(value, list) else value
+    return without(json.loads(json.dumps(asdict(parts), default=str)), ("name", "provenance", "made_for"))
 
 
 @QUIET

@@ -24,7 +24,7 @@ from sim.importer.readers import READABLE, reader
 from tests.commands import Said, bucketsim, process
 from tests.effort import PATIENCE_S, tries
 from tests.importer.built_traces import Dialect, Job, build
-from tests.importer.corpus import LINES, Case, corpus
+from tests.importer.corpus import LINES, Case, corpus, without
 from tests.importer.damage import JUNK, MOST_SECONDS, damaged, judge
 from tests.importer.link_texts import today
 from tests.importer.test_kineto_built import built
@@ -165,17 +165,8 @@ def essence(imported: Imported) -> dict[str, Any]:
     """All that was imported but where and when it came from."""
     nouns = [imported.workload, *imported.hardware, *imported.measurements]
     documents = [to_document(noun) for noun in nouns if noun is not None]
-    return _without({"nouns": documents, "ranks": [asdict(row) for row in imported.ranks]})
-
-
-def _without(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: _without(item)
-            for key, item in value.items()
-            if key not in ("provenance", "file", "source", "made_for")
-        }
-    return [_without(item) for item in value] if isinstance(value, list | tuple) else value
+    everything = {"nouns": documents, "ranks": [asdict(row) for row in imported.ranks]}
+    return without(everything, ("provenance", "file", "source", "made_for"))
 
 
 def traces(case: tuple[Job, Dialect]) -> _Texts:

@@ -217,19 +217,6 @@ def test_a_bucket_lasts_as_long_as_the_rank_saw_that_came_last_to_it(late_ms: in
     assert own_step(Recording(name="run", ranks=both)).iterations == own_step(recording).iterations
 
 
-def test_where_most_steps_are_held_up_the_quiet_ones_are_imported() -> None:
-    """A median of them would be no step of the job; a few that are held up change no median."""
-    quiet = workload_of(recorded([[True]] * 12))
-    mostly = recorded([[True]] * 12, pace=lambda number, _: 9.0 if number > 6 else 1.0)
-    found = workload_of(mostly)
-    assert abs(found.backward_ns / quiet.backward_ns - 1) < 0.02
-    assert len(keep(mostly)[0].steps) == 4
-    assert "8 steps of 12 left out" in found.provenance["doubtful"][0]
-    seldom = recorded([[True]] * 12, pace=lambda number, _: 9.0 if number > 12 else 1.0)
-    assert len(keep(seldom)[0].steps) == 12
-    assert not workload_of(seldom).provenance["doubtful"]
-
-
 @pytest.mark.parametrize("slow", [range(16), (0, 3, 4, 5, 12)])
 def test_what_several_ranks_show_is_told_once_with_the_ranks(slow: Sequence[int]) -> None:
     ranks = []

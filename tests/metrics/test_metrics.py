@@ -347,14 +347,12 @@ def test_buffers_of_every_micro_batch_are_told_and_bounded() -> None:
     """Two bytes of gradients, and buffers of 100 MB before each of four forwards: they are what it is."""
     workload = replace(model(2, "affine"), buffers=(Buffer(dtype="float32", num_bytes=100 * MB),))
     hardware = wire(0, 10_000)
-    each = sim.assign(workload, bucket_cap_mb=1, accumulation_steps=4, no_sync=False)
-    report = play(workload, hardware, each)
+    each = {"bucket_cap_mb": 1, "accumulation_steps": 4, "no_sync": False}
+    report = play(workload, hardware, sim.assign(workload, **each))
     took = 4 * report.pre_forward_ns
     assert report.verdict_code == "outside-backward"
     assert report.outside_ns == took
     told = {name: ns for name, ns in report.parts_ns.items() if "buffers" in name}
     assert sum(told.values()) == took
-    without = sim.assign(
-        workload, bucket_cap_mb=1, accumulation_steps=4, no_sync=False, broadcast_buffers=False
-    )
+    without = sim.assign(workload, **each, broadcast_buffers=False)
     assert report.step_ns - play(workload, hardware, without).step_ns == took

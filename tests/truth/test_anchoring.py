@@ -320,9 +320,7 @@ def test_own_costs_are_read_as_taken_and_as_absent(
     assert values[factor, "as taken"] == pytest.approx(hidden, rel=1e-3)
     assert {costs for _, costs in values} >= {"as taken", "no"}
     for one in found.readings:
-        assert step_ns(workload, one.hardware, 8.0) == pytest.approx(
-            measured[1], abs=2 * USUAL_NOISE * measured[1]
-        )
+        assert step_ns(workload, one.hardware, 8.0) == pytest.approx(measured[1], rel=2 * USUAL_NOISE)
     for told, one in zip(found.hardware.spread["readings"], found.readings, strict=True):
         scaled = apply_factor(replace(found.hardware, **told["set"]), "curve", told["curve"])
         assert step_ns(workload, scaled, 8.0) == pytest.approx(step_ns(workload, one.hardware, 8.0), rel=1e-5)

@@ -184,24 +184,30 @@ def test_another_assignments_step_comes_out_where_the_machine_differs_from_its_p
     assert step_ns(own.workload, own.hardware, OTHER) == pytest.approx(true_ns, rel=0.03)
 
 
-@pytest.mark.parametrize("policy", ["ddp", "zero1", "zero2", "megatron", "fully_shard"])
+@pytest.mark.parametrize(
+    ("policy", "counted"),
+    [
+        *(("zero1", "gradient_accumulation_steps"), ("zero2", "gradient_accumulation_steps")),
+        *(
+            ("ddp", "accumulation_steps"),
+            ("fully_shard", "accumulation_steps"),
+            ("megatron", "num_microbatches"),
+        ),
+    ],
+)
 @settings(max_examples=tries(10, 3), deadline=None)
 @given(st.integers(0, 30 * MS), st.integers(1, 3))
-def test_what_is_nobodys_in_a_step_is_divided_by_no_system(policy: str, gap_ns: int, steps: int) -> None:
+def test_what_is_nobodys_in_a_step_is_divided_by_no_system(
+    policy: str, counted: str, gap_ns: int, steps: int
+) -> None:
     """It is the rest at the end of the step, once, by either clock; the optimizer takes what was recorded."""
     own = sim.own_step(WORKLOAD, WIRE, measured_on(WIRE, gap_ns))
     assert own.workload.optimizer_ns == WORKLOAD.optimizer_ns
     assert own.workload.rest_ns == pytest.approx(gap_ns, rel=0.02, abs=2 * MS)
     assert step_ns(own.workload, own.hardware, OWN) == own.step_ns
     machine = replace(own.hardware, reduce_scatter=WIRE.all_reduce, all_gather=WIRE.all_reduce)
-    options: dict[str, dict[str, Any]] = {
-        "zero1": {"gradient_accumulation_steps": steps},
-        "zero2": {"gradient_accumulation_steps": steps},
-        "ddp": {"accumulation_steps": steps},
-        "megatron": {"num_microbatches": steps, "use_distributed_optimizer": True},
-        "fully_shard": {"accumulation_steps": steps},
-    }
-    assignment = sim.assign(WORKLOAD, policy, **options[policy])
+    sharded = {"use_distributed_optimizer": True} if policy == "megatron" else {}
+    assignment = sim.assign(WORKLOAD, policy, **{counted: steps}, **sharded)
     for clock in ("analytic", "simpy"):
         with_rest, without = (
             sim.summarize(sim.simulate(replace(own.workload, rest_ns=ns), machine, assignment, clock))

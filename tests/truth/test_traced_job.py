@@ -56,11 +56,8 @@ def test_steps_that_are_longer_than_their_parts_are_told_and_nothing_is_fitted(t
     assert "ms longer than their parts on this link (last came rank 1, to " in said
     assert "held to" not in said
     assert "ms longer" not in bucketsim("tune", files[0], "--hardware", files[1], "--json", "--parts").err
-    workload, hardware, step = (
-        sim.load_workload(files[0]),
-        sim.load_hardware(files[1]),
-        recorded_step(files[0]),
-    )
+    workload, hardware = sim.load_workload(files[0]), sim.load_hardware(files[1])
+    step = recorded_step(files[0])
     job = held_to(workload, hardware, step)
     assert (job.workload, job.hardware, job.is_held) == (workload, hardware, False)
     assert job.own is not None

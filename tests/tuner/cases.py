@@ -132,9 +132,7 @@ def is_contiguous(workload: Workload, buckets: Buckets) -> bool:
 def compiled_minimum(problem: Problem) -> int:
     """Least ``sync_end_ns`` over all contiguous partitions by the compiled step, which tries thousands in a
     moment."""
-    places = np.flatnonzero(~problem.run_ends)
-    arguments = (problem.tables, places)
-    return int(kernels.score_all(*arguments).min())
+    return int(kernels.score_all(problem.tables, np.flatnonzero(~problem.run_ends)).min())
 
 
 # Random cases.
@@ -237,21 +235,13 @@ def transformer(blocks: int, width: int = 768, vocabulary: int = 50257, backward
         ("wpe", (1024, width), 0.0),
     ]
     for block in range(blocks):
-        for part, shape in (
-            ("ln1.weight", (width,)),
-            ("ln1.bias", (width,)),
-            ("qkv.weight", (3 * width, width)),
-            ("qkv.bias", (3 * width,)),
-            ("proj.weight", (width, width)),
-            ("proj.bias", (width,)),
-            ("ln2.weight", (width,)),
-            ("ln2.bias", (width,)),
-            ("fc.weight", (4 * width, width)),
-            ("fc.bias", (4 * width,)),
-            ("out.weight", (width, 4 * width)),
-            ("out.bias", (width,)),
+        for part, *shape in (
+            *(("ln1", width), ("qkv", 3 * width, width), ("proj", width, width)),
+            *(("ln2", width), ("fc", 4 * width, width), ("out", width, 4 * width)),
         ):
-            layers.append((f"h{block}.{part}", shape, float(math.prod(shape)) if len(shape) > 1 else 0.0))
+            work = float(math.prod(shape)) if len(shape) > 1 else 0.0
+            layers.append((f"h{block}.{part}.weight", tuple(shape), work))
+            layers.append((f"h{block}.{part}.bias", (shape[0],), 0.0))
     layers.append(("ln.weight", (width,), 0.0))
     layers.append(("ln.bias", (width,), 0.0))
     return from_layers(f"gpt{blocks}", layers, round(backward_ms * MS))

@@ -205,10 +205,8 @@ def uncertain(draw: st.DrawFn) -> tuple[Workload, Hardware]:
     latency = random.choice((0.01, 0.5, 3.0)) * MS
     per_byte = backward / sum(sizes) * random.uniform(0.2, 1.5)
     times = {size: round(latency + per_byte * size) for size in (4096, MIB, 16 * MIB, 64 * MIB)}
-    scatter, quantiles = (
-        random.choice((0.0, 0.02, 0.3, 1.0)),
-        {"min_ns": -1 / 3, "p90_ns": 0.5, "max_ns": 1.0},
-    )
+    scatter = random.choice((0.0, 0.02, 0.3, 1.0))
+    quantiles = {"min_ns": -1 / 3, "p90_ns": 0.5, "max_ns": 1.0}
     spread = {
         str(size): {"count": random.choice((3, 5, 50)), "median_ns": time}
         | {name: round(time * (1 + scatter * by)) for name, by in quantiles.items()}
