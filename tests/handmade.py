@@ -6,7 +6,7 @@ from typing import Any
 
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Curve, CurvePoint, Hardware
-from sim.nouns.measurement import MeasuredIteration, Measurement
+from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
 from sim.nouns.workload import DTYPE_BYTES, Gradient, Workload
 
 
@@ -61,6 +61,11 @@ def points(times: Mapping[int, int]) -> Curve:
 def wired(all_reduce: Mapping[int, int], *, name: str = "h", world_size: int = 2, **machine: Any) -> Hardware:
     """A machine whose all-reduces take these ns by bytes, with what else ``machine`` has."""
     return Hardware(name=name, world_size=world_size, all_reduce=points(all_reduce), **machine)
+
+
+def seen_bucket(index: int, ready_ns: int, launch_ns: int, end_ns: int | None) -> MeasuredBucket:
+    """A bucket as gloo tells it, which is without its start."""
+    return MeasuredBucket(index=index, ready_ns=ready_ns, launch_ns=launch_ns, start_ns=None, end_ns=end_ns)
 
 
 def measurement(

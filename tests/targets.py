@@ -2,8 +2,25 @@
 
 import os
 import stat
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of this ``size`` at ``folder``; the test is skipped where none may be mounted."""
+    folder.mkdir()
+    mounted = ("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+    if subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("needs root that may mount a small tmpfs")
+    try:
+        yield folder
+    finally:
+        subprocess.run(("umount", "--lazy", str(folder)), check=True)
 
 
 def kinds_below(folder: Path) -> dict[Path, tuple[int, int]]:

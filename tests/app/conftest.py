@@ -21,11 +21,11 @@ from sim.formats import documents
 from sim.formats import record_files as records
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
 from sim.units import transfer_ns
 from tests.effort import PATIENCE_S
-from tests.handmade import handmade, measurement, wired
+from tests.handmade import handmade, measurement, seen_bucket, wired
 from tests.saving import save_measurement
 
 MS = 1_000_000
@@ -70,13 +70,7 @@ def make_measurement(
         return round(value * (1 + error + wobble))
 
     buckets = tuple(
-        MeasuredBucket(
-            index=row.index,
-            ready_ns=off(row.ready_ns),
-            launch_ns=off(row.launch_ns),
-            start_ns=None,
-            end_ns=off(row.end_ns),
-        )
+        seen_bucket(row.index, off(row.ready_ns), off(row.launch_ns), off(row.end_ns))
         for row in report.buckets
     )
     times = ("step_ns", "backward_end_ns", "sync_end_ns")

@@ -1,10 +1,8 @@
 """Every command: its answer on stdout, what is about the process on stderr, files where they are to go."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from tests.cli import cheap
 from tests.cli.test_commands import FROZEN
 from tests.commands import Said, bucketsim
 from tests.strategies import KINDS
+from tests.targets import small_disk
 
 # A word that is found on stdout, whatever is done with stderr; all that is said: tests/golden.
 ANSWERS = {
@@ -196,16 +195,9 @@ def test_a_replay_runs_where_the_hardware_was_measured(provenance: dict[str, Any
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system that takes names, and not a byte more."""
-    home = tmp_path / "home"
-    home.mkdir()
-    mounted = ("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(home))
-    if os.geteuid() != 0 or subprocess.run(mounted, capture_output=True, check=False).returncode:
-        pytest.skip("needs root that may mount a small tmpfs")
-    try:
+    with small_disk(tmp_path / "home", "4k") as home:
         (home / "filler").write_bytes(b"x" * 4096)
         yield home
-    finally:
-        subprocess.run(("umount", "--lazy", str(home)), check=True)
 
 
 @pytest.mark.parametrize(("command", "option"), OUTPUTS)

@@ -38,6 +38,7 @@ from tests.dist.starting import (
 )
 from tests.effort import PATIENCE_S
 from tests.ranks import free_port
+from tests.targets import small_disk
 
 pytestmark = pytest.mark.dist
 
@@ -143,15 +144,9 @@ def test_ranks_without_a_parent_name_the_one_they_miss(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs root that may mount a small tmpfs")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small", "256k") as folder:
+        yield folder
 
 
 def fill(disk: Path) -> None:
@@ -161,10 +156,10 @@ def fill(disk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_no_measurement(small_workload: Workload, tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_ends_no_measurement(small_workload: Workload, tmp_path: Path, disk: Path) -> None:
     """Where ranks are started here, they tell all in memory."""
-    with Validation(shrunk(small_workload, pace=10), tmp_path, jobs=small_disk) as run:
-        fill(small_disk)
+    with Validation(shrunk(small_workload, pace=10), tmp_path, jobs=disk) as run:
+        fill(disk)
         told = len(run.told())
         wait_for(lambda: len(run.told()) > told, "a further event")
         run.process.send_signal(signal.SIGINT)
@@ -173,12 +168,12 @@ def test_a_full_disk_ends_no_measurement(small_workload: Workload, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_named(small_workload: Workload, small_disk: Path) -> None:
+def test_a_full_disk_is_named(small_workload: Workload, disk: Path) -> None:
     """Of ranks that others start; rank 0 prints why where it cannot leave it."""
-    with measuring(prepared(small_workload, small_disk / "record", rounds=5000)) as ranks:
-        fill(small_disk)
+    with measuring(prepared(small_workload, disk / "record", rounds=5000)) as ranks:
+        fill(disk)
         _, said = ranks[0].communicate(timeout=PATIENCE_S)
-        assert re.search(rf"rank 0: OSError: .*No space left on device: '{small_disk}", said)
+        assert re.search(rf"rank 0: OSError: .*No space left on device: '{disk}", said)
         assert [rank.wait(timeout=PATIENCE_S) for rank in ranks] == [1, 1]
 
 

@@ -16,7 +16,7 @@ from sim.errors import InputError
 from sim.metrics.intervals import difference_interval, median_interval
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import CurvePoint, Hardware
-from sim.nouns.measurement import Box, MeasuredBucket, MeasuredIteration, Measurement, Record
+from sim.nouns.measurement import Box, MeasuredIteration, Measurement, Record
 from sim.nouns.recommendation import Gain
 from sim.nouns.report import Report
 from sim.nouns.workload import Workload
@@ -25,7 +25,7 @@ from sim.truth.recorded_job import held_to
 from sim.truth.scoring import Limits, agree, compare
 from sim.truth.turns import MIN_ROUNDS, AbTest, judge_turns
 from tests.effort import tries
-from tests.handmade import handmade, measurement, wired
+from tests.handmade import handmade, measurement, seen_bucket, wired
 
 BACKWARD = 1000
 WORKLOAD = handmade([900, 500], 100, forward_ns=500, backward_ns=BACKWARD, optimizer_ns=100)
@@ -59,10 +59,7 @@ def record(*measurements: Measurement) -> Record:
 
 
 def traced(step_ns: int, *ends: int | None) -> MeasuredIteration:
-    buckets = tuple(
-        MeasuredBucket(index=k, ready_ns=10 * k, launch_ns=10 * k + 1, start_ns=None, end_ns=end)
-        for k, end in enumerate(ends)
-    )
+    buckets = tuple(seen_bucket(k, 10 * k, 10 * k + 1, end) for k, end in enumerate(ends))
     return MeasuredIteration(step_ns=step_ns, backward_end_ns=1050, sync_end_ns=1200, buckets=buckets)
 
 

@@ -11,14 +11,14 @@ import sim
 from sim.errors import SimError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement, Record
+from sim.nouns.measurement import MeasuredIteration, Measurement, Record
 from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Buffer, Workload
 from sim.truth.fit import apply_factor
 from sim.truth.ladder import Attribution, Part, attribute
 from sim.units import transfer_ns
 from tests.effort import tries
-from tests.handmade import handmade, measurement, wired
+from tests.handmade import handmade, measurement, seen_bucket, wired
 from tests.metrics.test_bottleneck import hardware, workload
 from tests.strategies import REAL, TINY, Case, assignments, cases, hardwares, paired_cases
 from tests.systems.cases import system_cases
@@ -178,14 +178,8 @@ def measured_in(
     timeline = sim.simulate(workload, hardware, assignment)
     launches = [0, *(bucket.launch_ns for bucket in timeline.buckets)]
     buckets = tuple(  # a hook is called after the one before
-        MeasuredBucket(
-            index=bucket.index,
-            ready_ns=max(bucket.ready_ns, before_ns),
-            launch_ns=bucket.launch_ns,
-            start_ns=None,
-            end_ns=bucket.end_ns,
-        )
-        for bucket, before_ns in zip(timeline.buckets, launches, strict=False)
+        seen_bucket(one.index, max(one.ready_ns, before_ns), one.launch_ns, one.end_ns)
+        for one, before_ns in zip(timeline.buckets, launches, strict=False)
     )
     ends = timeline.backward_end_ns, timeline.sync_end_ns
     seen = MeasuredIteration(step_ns=1, backward_end_ns=ends[0], sync_end_ns=ends[1], buckets=buckets)

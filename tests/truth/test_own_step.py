@@ -15,11 +15,12 @@ from sim.errors import InputError
 from sim.nouns.assignment import Assignment
 from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration, Measurement
+from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
+from sim.systems.simulate import simulated_step_ns as step_ns
 from sim.truth.fit import apply_factor
 from tests.effort import tries
-from tests.handmade import handmade, measurement, wired
+from tests.handmade import handmade, measurement, seen_bucket, wired
 
 MS = 10**6
 MIB = 1 << 20
@@ -31,10 +32,6 @@ CURVE = {size: MS // 2 + size * 8 for size in (4096, MIB, 4 * MIB, 64 * MIB)}
 WIRE = wired(CURVE, comm_channels=2, channel_slowdown=2.0)
 OWN = sim.assign(WORKLOAD, bucket_cap_mb=6)
 OTHER = sim.assign(WORKLOAD, bucket_cap_mb=2)
-
-
-def step_ns(workload: Workload, hardware: Hardware, assignment: Assignment) -> int:
-    return sim.simulate(workload, hardware, assignment, "analytic").step_ns
 
 
 def measured_on(
@@ -54,13 +51,7 @@ def measured_on(
             return round(ns * pace)
 
         buckets = tuple(
-            MeasuredBucket(
-                index=one.index,
-                ready_ns=at(one.ready_ns),
-                launch_ns=at(one.launch_ns),
-                start_ns=None,
-                end_ns=at(one.end_ns),
-            )
+            seen_bucket(one.index, at(one.ready_ns), at(one.launch_ns), at(one.end_ns))
             for one in timeline.buckets
         )
         ends = {"backward_end_ns": at(timeline.backward_end_ns), "sync_end_ns": at(timeline.sync_end_ns)}

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import sim
-from sim.nouns.measurement import MeasuredBucket, MeasuredIteration
+from sim.nouns.measurement import MeasuredIteration
 from sim.nouns.timeline import Timeline
 from sim.truth.perfetto import COMMUNICATION, COMPUTE, COPY_BACK, EXPOSED, MEASURED, PREDICTED, perfetto_json
 from sim.truth.scoring import CandidateAgreement, compare
-from tests.handmade import handmade, measurement, wired
+from tests.handmade import handmade, measurement, seen_bucket, wired
 
 MIB = 1 << 20
 MS = 1_000_000
@@ -34,14 +34,7 @@ def timeline() -> Timeline:
 def measured(timeline: Timeline) -> CandidateAgreement:
     """As gloo tells it, without starts: launches overlap the collective before. Ends are 5 ms late."""
     buckets = tuple(
-        MeasuredBucket(
-            index=row.index,
-            ready_ns=row.ready_ns,
-            launch_ns=row.launch_ns,
-            start_ns=None,
-            end_ns=row.end_ns + 5 * MS,
-        )
-        for row in timeline.buckets
+        seen_bucket(row.index, row.ready_ns, row.launch_ns, row.end_ns + 5 * MS) for row in timeline.buckets
     )
     seen = MeasuredIteration(
         step_ns=timeline.step_ns, backward_end_ns=timeline.backward_end_ns, sync_end_ns=timeline.sync_end_ns
