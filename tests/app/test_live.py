@@ -153,7 +153,6 @@ def judged(job: Job, hardware: Any = None) -> tuple[LiveReport, RecordedJob]:
 
 def off(report: LiveReport) -> float:
     """By how much unseen steps are off, in the median."""
-    assert report.unseen is not None
     return abs(report.unseen.median_error)
 
 

@@ -201,7 +201,6 @@ def test_ctrl_c_is_heard_while_the_server_starts(tmp_path: Path) -> None:
     environment, pipe = os.environ | {"PYTHONPATH": str(tmp_path)}, subprocess.PIPE
     with subprocess.Popen(launch.command(), env=environment, stdout=pipe, stderr=pipe, text=True) as running:
         try:
-            assert running.stdout is not None
             assert running.stdout.readline() == "up\n"
             running.send_signal(signal.SIGINT)
             _, said = running.communicate()

@@ -77,7 +77,6 @@ def test_each_kind_of_job_is_read_as_it_ran(kind: str, tmp_path: Path) -> None:
         assert len({one.ready_ns for one in workload.gradients}) < len(hook_order(job))
     assert [one.ready_ns is None for one in workload.gradients] == [name in job.never for name in job.names]
     assert run.observed == layout(job)
-    assert asked is not None
     assert asked.settings.get("accumulation_steps", 1) == job.micro_batches
     assert asked.ddp_kwargs.get("find_unused_parameters", False) == bool(job.never)
     assert bool(workload.extensions) == job.compiled
@@ -92,7 +91,6 @@ def test_the_loop_of_the_readme(here: Path) -> None:
     files = files_of(here)
     answer = ran("tune", *files, "-o", here / "best.json")
     best = sim.load_assignment(here / "best.json")
-    assert best.made_for is not None
     assert best.made_for.world_size == RANKS
     recorded = load(next((here / "imported").glob("measurement-*.json")), Measurement)
     step = sorted(one.step_ns for one in recorded.iterations)[len(recorded.iterations) // 2]
@@ -146,7 +144,6 @@ def test_the_recording_is_followed_live(here: Path, tmp_path: Path, monkeypatch:
     assert (told["backend"], told["device_type"]) == ("nccl", "cuda")
     assert recorded.hardware.world_size == RANKS
     report = sim.judge_live(followed, window, recorded)
-    assert report.unseen is not None
     assert abs(report.unseen.median_error) < 0.03
     monkeypatch.setattr("sys.argv", ["main.py", "--watch", str(tmp_path / "watched")])
     page = AppTest.from_file(str(launch.MAIN), default_timeout=PATIENCE_S).run()

@@ -58,8 +58,6 @@ def test_the_cap_to_set_was_the_fastest_where_the_recommended_buckets_were_not(n
 def beside_its_collectives(record: Record) -> Workload:
     """The workload as if no backward had been plain: bent until its buckets were ready when seen."""
     own, workload = record.own_step, record.workload
-    assert own is not None
-    assert own.asked is not None
     plain, seen = [0], [0.0]
     for place, bucket in enumerate(own.asked.bucket_indices):
         plain.append(max(workload.gradients[index].ready_ns or 0 for index in bucket))

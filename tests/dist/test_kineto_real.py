@@ -48,7 +48,6 @@ def test_buckets_and_ready_order_are_ddps_own(case: str, ranks: int) -> None:
     assert [row["num_elements"] for row in found.buckets] == elements
     check_steps(found)
     workload = found.workload
-    assert workload is not None
     shape = [gradient.shape for gradient in workload.gradients]
     assert [shape[index] for index in workload.order()] == [one for bucket in logged for one in bucket]
     assert [[shape[index] for index in bucket] for bucket in found.measurements[0].observed] == logged
@@ -93,7 +92,6 @@ def test_what_is_no_gradient_becomes_no_bucket() -> None:
 
 def test_what_a_comm_hook_sends_is_on_the_wire_only() -> None:
     found = imported("hook")
-    assert found.workload is not None
     facts = {(one.dtype, one.num_bytes / (one.wire_bytes or 1)) for one in found.workload.gradients}
     assert facts == {("float32", 2)}
     assert {row["dtype"] for row in found.buckets} == {"float16"}
@@ -147,7 +145,6 @@ def test_no_curve_is_made_where_only_the_sending_is_seen(tmp_path: Path) -> None
 def test_all_reduces_after_backward_are_told_from_ddps() -> None:
     found = imported("after-backward")
     assert [row["num_elements"] for row in found.buckets] == [math.prod(shape) for shape in reversed(SHAPES)]
-    assert found.measurements[0].asked is not None
     assert found.measurements[0].asked.policy == "after-backward"
     assert any("no DDP" in line for line in found.assumed)
 
@@ -157,7 +154,6 @@ def test_one_rank_has_steps_and_gradients_and_no_curve(case: str, buckets: int) 
     found = imported(case)
     assert len(found.buckets) == buckets
     check_steps(found)
-    assert found.workload is not None
     assert [gradient.shape for gradient in found.workload.gradients] == list(SHAPES)
     assert not found.hardware
     assert any("the job had one rank" in line for line in found.missing)

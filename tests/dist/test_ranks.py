@@ -45,7 +45,6 @@ def test_a_free_partition_of_several_dtypes_is_replayed(small_workload: Workload
 
 def test_buckets_other_than_those_asked_for_fail_loudly(small_workload: Workload) -> None:
     asked = Candidate(name="asked", assignment=sim.assign(small_workload, bucket_cap_mb=2))
-    assert asked.assignment is not None
     right = [list(bucket) for bucket in asked.assignment.bucket_indices]
     wrong = [[*right[0], *right[1]], *right[2:]]
     collected = Collected(order(small_workload, [asked], rounds=1))
@@ -95,7 +94,6 @@ def test_calibrate_measures_a_machine() -> None:
     assert 0 < hardware.launch_cost_ns < 5_000_000
     assert hardware.launch_blocks_compute
     for curve in (hardware.all_reduce, hardware.all_gather, hardware.reduce_scatter, hardware.broadcast):
-        assert curve is not None
         assert curve[-1].duration_ns > curve[0].duration_ns > 0
     for name in ("search_unused_ns", "mark_used_ns"):
         assert 0 <= getattr(hardware, name) < MS

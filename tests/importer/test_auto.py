@@ -330,7 +330,6 @@ def test_an_import_can_be_uploaded_as_it_was_written(tmp_path: Path) -> None:
     write_imported(imported, tmp_path / "out")
     found = sim.read_uploads([(path.name, path.read_bytes()) for path in (tmp_path / "out").iterdir()])
     assert [one.world_size for one in found.hardware] == [2, 8]
-    assert found.record is not None
     assert found.record.hardware == found.hardware[0]
     assert found.record.measurements == imported.measurements
     assert any("summary of an import" in line for line in found.said("dropped"))

@@ -121,7 +121,6 @@ def test_what_was_built_comes_back(case: tuple[Job, Dialect]) -> None:
         assert row["sync_end_ns"] == step.sync_end_ns - step.backward_start_ns
         assert step.end_ns == 0 or row["step_ns"] == step.end_ns - step.start_ns
     workload, left = found.workload, iter(job.shapes)
-    assert workload is not None
     assert workload.total_bytes == 4 * sum(map(prod, job.shapes))
     assert [row["num_elements"] for row in found.buckets] == [
         sum(prod(next(left)) for _ in range(count)) for count in job.buckets

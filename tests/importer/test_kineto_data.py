@@ -48,7 +48,6 @@ def test_steps_and_buckets(names: tuple[str, ...], steps: int, length_ms: float,
     assert step_ms(found) == pytest.approx(length_ms, rel=0.02)
     assert bucket_elements(found) == buckets
     assert {row["dtype"] for row in found.buckets} == {"float32"}
-    assert found.workload is not None
     assert found.workload.total_bytes == 4 * sum(buckets)
 
 
@@ -64,14 +63,12 @@ def test_all_reduces_of_a_compiled_backward_are_seen_though_no_size_is_told() ->
 def test_one_gpu_alone_shows_the_gradients(how: str) -> None:
     found = imported((f"kineto/kineto_tb_resnet50_{how}_singlegpu.json.gz",))
     workload = found.workload
-    assert workload is not None
     assert len(workload.gradients) == 161
     assert workload.total_bytes == 4 * RESNET50_ELEMENTS
     assert len(found.steps) == (
         6 if how == "nw0" else 5
     )  # of steps without numbers the first has no beginning
     order = workload.ready_order
-    assert order is not None
     # The classifier's weight and bias first, the first convolution last.
     assert {workload.gradients[index].shape for index in order[:2]} == {(1000, 2048), (1000,)}
     assert (64, 3, 7, 7) in {workload.gradients[index].shape for index in order[-3:]}

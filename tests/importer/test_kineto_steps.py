@@ -57,7 +57,6 @@ def without(trace: _Events, *words: str) -> _Events:
 @pytest.mark.parametrize(("micro_batches", "steps"), [(1, True), (2, True), (4, True), (2, False)])
 def test_micro_batches_on_one_gpu_are_not_one_backward(micro_batches: int, steps: bool) -> None:
     found, truth = imported(replace(ALONE, micro_batches=micro_batches), Dialect(steps=steps))
-    assert found.workload is not None
     assert [gradient.shape for gradient in found.workload.gradients[::-1]] == list(JOB.shapes)
     assert found.workload.backward_ns == 1_800_000
     assert found.workload.forward_ns == truth[0][0].backward_start_ns - truth[0][0].start_ns
@@ -92,7 +91,6 @@ def cpu_alone(shapes: Sequence[Sequence[int]]) -> _Events:
 @pytest.mark.parametrize("shapes", [[(8, 8), (8,), (8, 8), (8,)], [(4, 4)] * 4, [(3, 2), (3,)]])
 def test_layers_alike_on_the_cpu_are_no_micro_batches(shapes: list[tuple[int, ...]], tmp_path: Path) -> None:
     workload = read(cpu_alone(shapes), tmp_path).workload
-    assert workload is not None
     assert [gradient.shape for gradient in workload.gradients[::-1]] == shapes
     assert workload.backward_ns == 110_000 * len(shapes) - 6_000
 
@@ -160,8 +158,6 @@ def test_of_steps_that_differ_manifold_the_quiet_ones_are_taken(ranks: int) -> N
     job = replace(JOB, forward_ns=((1_000_000,) * ranks,) * 5, offsets_ns=(0, 3_000_000)[:ranks])
     quiet, _ = imported(replace(job, forward_ns=job.forward_ns[:3]), Dialect())
     found, _ = imported(replace(job, stalls_ns=(0, 0, 90_000_000, 95_000_000, 96_000_000)), Dialect())
-    assert found.workload is not None
-    assert quiet.workload is not None
     assert found.workload.backward_ns == quiet.workload.backward_ns
     assert [row["number"] for row in found.steps] == [0, 1]
     assert not quiet.doubtful
@@ -424,7 +420,6 @@ def beside(
 def test_the_slowdown_that_was_built_in_is_found(slowdown, steps, share, seed):
     alone = [random.Random(seed).randrange(10_000, 200_000) for _ in range(80)]
     found = find_interference(*beside(alone, slowdown, steps, share, seed))
-    assert found is not None
     assert found[0] == pytest.approx(max(1.0, slowdown), rel=1e-3)  # nothing speeds up
 
 

@@ -186,7 +186,6 @@ def test_a_plain_backward_longer_than_one_beside_communication_cannot_be() -> No
 )
 def test_the_jobs_own_step(kinds: list[list[bool]], settings: dict[str, int], step_ms: int) -> None:
     run = own_step(recorded(kinds))
-    assert run.asked is not None
     assert run.asked.settings == settings
     assert len(run.iterations) == len(kinds)
     assert all(abs(one.step_ns - step_ms * MS) < 10 * MS for one in run.iterations)

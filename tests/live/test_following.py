@@ -58,7 +58,6 @@ def test_any_split_into_appends_reads_as_the_whole(
         texts[name] = texts[name][size:]
         follower.refresh()
     seen, expected = follower.refresh(), load_recording(whole)
-    assert seen.first is not None
     assert seen.first.ranks == expected.ranks
     for rank, read in zip(seen.ranks, expected.ranks, strict=True):
         assert list(rank.steps.step) == [one.step for one in read.steps]
@@ -105,7 +104,6 @@ def test_ranks_that_come_later_and_a_new_run(tmp_path: Path) -> None:
     folder = write(tmp_path / "run", (rank_of(0, steps_until(5)),))
     follower = Follower(folder)
     alone = follower.refresh()
-    assert alone.first is not None
     assert alone.first.missing_ranks == (1,)
     write(folder, (rank_of(1, steps_until(2)),))
     both = follower.refresh()
@@ -132,7 +130,6 @@ def test_memory_is_bounded_and_says_what_is_gone(tmp_path: Path, monkeypatch: py
     folder = write(tmp_path / "run", (rank_of(0, steps_until(1000)),))
     follower = Follower(folder)
     seen = follower.refresh(30)
-    assert seen.first is not None
     assert [one.step for one in seen.first.ranks[0].steps] == list(range(1, 11))
     assert 300 <= len(seen.ranks[0].steps) <= 400
     assert seen.ranks[0].steps.step[-1] == 1000
@@ -156,7 +153,6 @@ def test_hundreds_of_ranks_leave_enough_steps_to_predict_from(
     assert kept == sorted(kept, reverse=True)
     assert (kept[0], kept[-1]) == (following.WHOLE_STEPS, following.FEWEST_WHOLE_STEPS)
     window = sim.live_window(seen, 20)
-    assert window is not None
     assert {len(rank.steps) for rank in window.ranks} == {20}
     assert window.ranks[0].steps[0].step > warmup
     assert sim.live_window(seen, seen.whole_steps) is not None

@@ -98,9 +98,7 @@ def told(answer: Recommendation) -> tuple[Any, ...]:
 
 def test_the_import_says_how_the_job_ran_and_a_given_switch_goes_before(recorded: Recorded) -> None:
     workload, asked, job = recorded.workload, recorded.step.asked, recorded.job
-    assert workload.job is not None
     assert (workload.switches, workload.job.bucket_indices) == (recorded.switches, PAIRS)
-    assert asked is not None
     assert asked.ddp_kwargs | asked.settings == recorded.switches
     views = "gradient_as_bucket_view"
     other = replace(job, workload=job.workload.with_switches({views: True}))
@@ -203,7 +201,6 @@ def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path
     used = tmp_path / "used.json"
     used.write_text(sim.to_text(laid_out(job, PAIRS)))
     told_step = json.loads(bucketsim("simulate", *files, "--assignment", str(used), "--json").out)
-    assert job.own is not None
     assert told_step["step_ns"] == job.own.step_ns - job.own.recorder_ns
     default = json.loads(bucketsim("simulate", *files, "--json").out)
     rows = json.loads(bucketsim("sweep", *files, "--caps", "1", "--json").out)["rows"]
@@ -227,7 +224,6 @@ def test_all_that_is_replayed_has_the_jobs_switches(recorded: Recorded) -> None:
     first, *others = job.workload.gradients
     small = replace(job.workload, gradients=(replace(first, num_bytes=1024, shape=(256,)), *others))
     for candidate in standing_candidates(small, [4.0], as_the_job(small, Assignment(bucket_indices=PAIRS))):
-        assert candidate.assignment is not None
         given = candidate.assignment.ddp_kwargs | candidate.assignment.settings
         assert recorded.switches.items() <= given.items(), candidate.name
         sim.simulate(small, job.hardware, candidate.assignment)

@@ -464,6 +464,5 @@ def test_a_recording_says_whether_gradients_are_kept(
             optimizer.step()
     assert [row["kept"] for row in rows(tmp_path / "run")] == [False, *[not set_to_none] * 7]
     workload = read_recording([tmp_path / "run"], ImportOptions()).workload
-    assert workload is not None
     assert workload.switches.get("set_to_none", True) is set_to_none
     assert sim.assign(workload).settings.get("set_to_none", True) is set_to_none

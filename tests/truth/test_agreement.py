@@ -194,7 +194,6 @@ def test_regret_pairs_rounds() -> None:
     for behind in (20, 0):
         rows = record(measured("b", best), measured("recommended", [step + behind for step in best]))
         found = agree(rows, {"recommended": PREDICTED, "b": PREDICTED}).regret
-        assert found is not None
         assert (found.best, found.paired_rounds) == ("b" if behind else "recommended", 5)
         assert (found.regret_ns, found.low_ns, found.high_ns) == (behind,) * 3
         assert (found.relative, found.within_noise) == (pytest.approx(behind / 2200), not behind)
@@ -232,7 +231,6 @@ def test_order_is_counted_pair_by_pair(candidates: list[tuple[list[int], int]]) 
     assert (found.order_right, found.order_pairs, found.order_within_noise) == (right, right + wrong, noise)
     if wrong:
         assert not found.passed
-    assert found.regret is not None
     assert found.regret.regret_ns >= 0
     assert found.regret.low_ns <= found.regret.high_ns
     assert (found.regret.regret_ns == 0) == (found.regret.best == "recommended")

@@ -195,7 +195,6 @@ def attributed(
     measurements = measured_in(*truth, assignment, late_ns)
     record = Record(name="r", workload=workload, hardware=hardware, measurements=measurements)
     found = attribute(record, record.candidates[0])
-    assert found is not None
     assert sum(getattr(found, part) for part in PARTS) == found.total_ns
     ends = [sim.simulate(*one, assignment).sync_end_ns for one in ((workload, hardware), truth)]
     assert found.total_ns == ends[0] - ends[1] - late_ns

@@ -35,7 +35,6 @@ def test_its_own_buckets_are_told_and_compared_with(command: str, tmp_path: Path
     files = imported(STEADY, tmp_path)
     workload, hardware = sim.load_workload(files[0]), sim.load_hardware(files[1])
     step = recorded_step(files[0])
-    assert step is not None
     assert workload.job == AsRun(bucket_indices=step.observed or ())
     own = Assignment(bucket_indices=workload.job.bucket_indices)
     assert len(own.bucket_indices) == 3 != len(sim.assign(workload).bucket_indices)
@@ -60,7 +59,6 @@ def test_steps_that_are_longer_than_their_parts_are_told_and_nothing_is_fitted(t
     step = recorded_step(files[0])
     job = held_to(workload, hardware, step)
     assert (job.workload, job.hardware, job.is_held) == (workload, hardware, False)
-    assert job.own is not None
     assert job.own.step_ns > 1.5 * job.own.parts_ns
     elsewhere = held_to(workload, replace(hardware, world_size=4), step)
     assert (elsewhere.own, "4 is not legal; the job has 2 ranks" in elsewhere.why_not) == (None, True)

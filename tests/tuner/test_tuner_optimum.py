@@ -196,7 +196,6 @@ def test_it_is_the_optimum(case: Case, above: int) -> None:
     assert covers(problem)
     best = one_channel_optimum(*case)
     found = exact_optimum(problem, best + above)
-    assert found is not None
     assert found.at_least_ns == best == simulated(*case, found.buckets)
     assert is_contiguous(case[0], found.buckets)
 
@@ -214,7 +213,6 @@ def test_several_runs_are_searched_together(case: Case, above: int) -> None:
     assert covers(problem)
     best = compiled_minimum(problem)
     found = exact_optimum(problem, best + above)
-    assert found is not None
     reached = simulated(*case, found.buckets)
     assert is_contiguous(workload, found.buckets)
     assert found.at_least_ns == best == reached
@@ -263,7 +261,6 @@ def test_bound_does_not_rely_on_the_last_bucket_being_copied_last() -> None:
     hardware = wired({0: 0, 20: 100}, copy_out_bytes_per_s=1e9)
     assert workload.order() == (1, 0)
     found = exact_optimum(Problem(workload, hardware), 210)
-    assert found is not None
     assert found.at_least_ns <= simulated(workload, hardware, ((0,), (1,))) == 210
     assert simulated(workload, hardware, ((1,), (0,))) == 230
 
@@ -310,7 +307,6 @@ def test_what_a_search_bounds_is_never_above_the_optimum(case: Case, above: int)
     problem = Problem(*case)
     least = compiled_minimum(problem)
     found = exact_optimum(problem, least + above)
-    assert found is not None
     assert found.at_least_ns <= least
     assert is_contiguous(case[0], found.buckets)
 

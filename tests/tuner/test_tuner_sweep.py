@@ -209,7 +209,6 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     run = subprocess.Popen([sys.executable, script, *inputs], **pipes, start_new_session=True, env=env)
     try:
-        assert run.stdout is not None
         assert run.stdout.readline() == "going\n"
         os.killpg(run.pid, signal.SIGINT)
         _, said = run.communicate(timeout=PATIENCE_S)
