@@ -35,7 +35,6 @@ settings.load_profile("house")
 # A shell that starts the tests in the background has SIGINT ignored in them, and in all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-
 _COMPILE = Dispatcher.compile
 _LOCKS = tempfile.gettempdir()  # of all workers, also while a test has a temporary directory of its own
 

@@ -54,8 +54,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 @dataclass(frozen=True, kw_only=True)
 class GpuJob:
     """What a job does; ``never`` holds parameters that get no gradient, ``skipped`` steps that GradScaler
-    left out, ``buffers`` the bytes that DDP broadcasts before each forward.
-    """
+    left out, ``buffers`` the bytes that DDP broadcasts before each forward."""
 
     backend: str = "nccl"
     level: str = "full"

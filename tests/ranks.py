@@ -32,7 +32,6 @@ _SERVER.set_forkserver_preload(
     ]
 )
 
-
 _PORTS = ExitStack()
 
 
@@ -61,8 +60,7 @@ def start(
 
 def _started(process: BaseProcess) -> BaseProcess:
     """The process, started. Streamlit's AppTest leaves the script of its page as ``__main__``, which each
-    child would run anew.
-    """
+    child would run anew."""
     ours, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
         process.start()
@@ -88,11 +86,7 @@ def command(
 
 
 def run_together(
-    worker: str,
-    folder: Path,
-    *words: str,
-    world_size: int = 2,
-    environment: Mapping[str, str] | None = None,
+    worker: str, folder: Path, *words: str, world_size: int = 2, environment: Mapping[str, str] | None = None
 ) -> list[tuple[int, str]]:
     """Exit code and errors of each rank of ``python -m worker RANK FOLDER WORD…``."""
     said = [folder / f"said.{rank}" for rank in range(world_size)]

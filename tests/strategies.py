@@ -259,7 +259,6 @@ def cases(
 
 paired_cases = partial(cases, paired=True, max_gradients=8)
 
-
 # Nouns by inference: of each field anything that its annotation allows.
 
 fractions = st.floats(-10, 10)

@@ -11,12 +11,7 @@ from hypothesis import given, settings
 import sim
 from app.figures.cluster import curve_rows, draw_curve, scaling_figure
 from app.figures.compare import DEFAULT, breakdown, draw_parts, draw_sweep
-from app.figures.records import (
-    draw_attribution,
-    draw_overlay,
-    draw_steps,
-    overlay_data,
-)
+from app.figures.records import draw_attribution, draw_overlay, draw_steps, overlay_data
 from app.figures.style import safe
 from app.figures.timeline import bucket_text, draw_timeline, path_marks, stacked_data, timeline_data
 from sim import plot

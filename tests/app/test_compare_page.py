@@ -17,13 +17,7 @@ import sim
 from app.playing import Choice, Inputs
 from app.sources import Library, Preset
 from app.views import validate
-from app.views.compare import (
-    Candidate,
-    csv_rows,
-    play_candidate,
-    table_rows,
-    truth_rows,
-)
+from app.views.compare import Candidate, csv_rows, play_candidate, table_rows, truth_rows
 from app.widgets import provenance, signed_csv
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -34,7 +28,6 @@ from tests.manual.pages import ROOT, blocks
 
 DASHBOARD = ROOT / "app" / "manual" / "dashboard.md"
 NOWHERE = Library(workloads={}, hardware={}, records={})
-
 
 QUICK = {"b_pick": "one per parameter", "c_pick": "single bucket"}  # candidates that need no search
 

@@ -182,7 +182,6 @@ LOOPS: dict[str, Callable[[Path], list[Train]]] = {
     "fabric": lambda _: [partial(by_hand, in_fabric, False)],
 }
 
-
 NEEDS = {
     "transformers": ("transformers", "accelerate"),
     "lightning": ("lightning",),

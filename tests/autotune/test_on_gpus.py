@@ -22,10 +22,7 @@ from sim.autotuner import switch
 from sim.autotuner.unison import LinkProbe, Unison
 from tests.ranks import run_together
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")]
 
 
 @pytest.fixture(scope="module")

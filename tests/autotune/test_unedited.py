@@ -28,7 +28,6 @@ os.write(1, f"left {left}, weights {digest}\\n".encode())  # whole, beside the o
 dist.destroy_process_group()
 """
 
-
 LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
 

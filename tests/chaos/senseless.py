@@ -96,9 +96,7 @@ PROPERTIES: dict[str, dict[str, Callable[[Document], bool]]] = {
         "no rank": lambda d: d["world_size"] < 1,
         "a complete one without a step": lambda d: d["complete"] and not d["iterations"],
     },
-    "cluster": {
-        "a rate of 0": lambda d: any(n.endswith("_per_s") and v <= 0 for n, v in _numbers(d)),
-    },
+    "cluster": {"a rate of 0": lambda d: any(n.endswith("_per_s") and v <= 0 for n, v in _numbers(d))},
     "ranks": {
         "a pace of 0": lambda d: any(n == "pace" and v <= 0 for n, v in _numbers(d)),
         "a probability beyond 1": lambda d: any(

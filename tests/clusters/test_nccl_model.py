@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from sim.clusters import computed as stated
 from sim.clusters import nccl_model as nccl
-from sim.clusters.fabric import (
-    PCIE_5_FROM_BYTES_PER_S,
-    THROUGH_HOST_BYTES_PER_S,
-    Fabric,
-    Hop,
-    through_host,
-)
+from sim.clusters.fabric import PCIE_5_FROM_BYTES_PER_S, THROUGH_HOST_BYTES_PER_S, Fabric, Hop, through_host
 from sim.clusters.nccl_model import RING, Method, as_delivered, choose, collective_ns, methods, time_ns
 from sim.clusters.nccl_tables import BASE_US, PROTOCOLS, STEP_US, Algorithm, Protocol
 from sim.errors import InputError
@@ -36,7 +30,6 @@ from tests.clusters.published_fabrics import (
 )
 
 H100 = replace(box(8, "nvswitch", GH200_NVLINK, "hopper", 16), nvls=True)
-
 
 EXTRA = st.none() | st.integers(0, 200_000)
 PROTOCOL_SETS = [("LL", "LL128", "Simple"), ("LL", "Simple"), ("Simple",)]

@@ -18,7 +18,6 @@ REBUILT = (
     *("loss", "loss-before", "clip", "norm", "metrics", "zero"),
 )
 
-
 OTHERS = {"loss": 1, "loss-before": 1, "norm": 1, "metrics": 5}
 
 

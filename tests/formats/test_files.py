@@ -1,6 +1,5 @@
 """Files, and pipes that somebody writes to, are read; files are written whole or not at all. All else is
-refused, soon, and left as it is.
-"""
+refused, soon, and left as it is."""
 
 import codecs
 import os

@@ -17,13 +17,7 @@ from typing import Any, NoReturn
 
 from sim.errors import SimError
 from sim.formats.documents import parse_document, to_document
-from sim.importer.imported import (
-    Imported,
-    ImportOptions,
-    hardware_names,
-    summary_of,
-    write_imported,
-)
+from sim.importer.imported import Imported, ImportOptions, hardware_names, summary_of, write_imported
 from sim.importer.readers import reader
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[A-Za-z_]+|[^\sA-Za-z_0-9]')
@@ -175,9 +169,7 @@ _DEEDS: tuple[_Deed, ...] = (
     *(_members,) * 18,
 )
 
-
 # Files as they may really come: a document with one thing wrong in it.
-
 
 JUNK: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 7, 2**31, 2**62, 2**63, 10**400, -(10**30), 1.5, -0.0, 1e308),

@@ -35,7 +35,6 @@ NCCL_NAMES = (
     "void allreduce7<float>(float*, mscclpp::DeviceHandle<mscclpp::MemoryChannel>*, unsigned long)",
 )
 
-
 DIALECTS = st.builds(
     Dialect,
     kernel=st.sampled_from(["kernel", "Kernel"]),
@@ -105,8 +104,7 @@ def came_last(truth: Sequence[Sequence[TrueStep]], step: int, bucket: int) -> li
 @given(built())
 def test_what_was_built_comes_back(case: tuple[Job, Dialect]) -> None:
     """Steps, ready times, transfers, clocks, who came last, and the record of when each bucket ran; a loss is
-    no bucket, and clipping no copy.
-    """
+    no bucket, and clipping no copy."""
     job, dialect = case
     found, truth = imported(job, dialect)
     backwards = [

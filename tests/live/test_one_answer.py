@@ -32,7 +32,6 @@ from tests.commands import bucketsim
 
 PAIRS = tuple((index, index - 1) for index in range(COUNT - 1, 0, -2))
 
-
 # How a job runs: what its recording's header says, how it trains, and what its prediction has to know of it.
 Case = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 

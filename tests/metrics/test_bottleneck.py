@@ -252,7 +252,6 @@ BOUNDED = (
     *("latency-bound", "tail-exposed", "bandwidth-bound"),
 )
 
-
 ZERO2 = {"policy": "zero2", "reduce_bucket_size": MB}
 HOOKED = {"comm_hook": "bf16_compress", "gradient_as_bucket_view": True}
 # What each costs, in ms: 1.5 of 2 are beyond backward; 29.4 late; the link idle from 20 to 90; 8 launches;

@@ -32,11 +32,7 @@ from tests.effort import tries
 from tests.handmade import wired
 from tests.strategies import KINDS, assignments, hardwares, workloads
 
-NOUNS = [
-    *KINDS.values(),
-    *(Gradient, Buffer, CurvePoint, MeasuredIteration, Span, Timeline, BucketTimes),
-]
-
+NOUNS = [*KINDS.values(), *(Gradient, Buffer, CurvePoint, MeasuredIteration, Span, Timeline, BucketTimes)]
 
 HARDWARE = wired({0: 1})
 
@@ -198,10 +194,7 @@ ILLEGAL: list[tuple[Any, dict[str, Any], str]] = [
             ({"ranges": {"all_reduce": {"low": 0, "high": 2}}}, "ranges.all_reduce.low: 0 is not legal"),
             ({"readings": [{"what": "interference", "weight": 0.5}]}, "readings: weights of 0.5"),
             ({"readings": [{"what": "link", "weight": 1, "curve": 2}]}, "readings.0: the first"),
-            (
-                {"readings": [_HALF, {**_HALF, "set": {"name": "x"}}]},
-                "readings.1.set.name: not a field",
-            ),
+            ({"readings": [_HALF, {**_HALF, "set": {"name": "x"}}]}, "readings.1.set.name: not a field"),
         )
     ),
 ]

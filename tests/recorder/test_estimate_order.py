@@ -23,7 +23,6 @@ from tests.published.figures import figures
 TINY = {"layers": 2, "width": 16, "heads": 2, "vocab": 32, "context": 8, "batch": 2}
 TEXT = {"batch": 2, "tokens": 8, "vocab_size": 32}
 
-
 NARROW = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
 OF_TRANSFORMERS: dict[str, dict[str, Any]] = {
     "gpt2": {**TEXT, "n_layer": 2, "n_embd": 16, "n_head": 2},

@@ -446,8 +446,7 @@ def test_a_recording_says_whether_gradients_are_kept(
     set_to_none: bool, late: bool, view: bool, one_rank: None, tmp_path: Path
 ) -> None:
     """Whenever they are zeroed between a backward and the next, and with views of buckets, which DDP puts in
-    their place in either case.
-    """
+    their place in either case."""
     module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     ddp = DistributedDataParallel(module, gradient_as_bucket_view=view)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)

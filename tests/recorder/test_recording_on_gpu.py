@@ -17,10 +17,7 @@ from sim.importer.recorded import workload_of
 from sim.nouns.recording import Recording
 from sim.recorder.live_recording import record
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
 WARMUP = 11
 
 
@@ -170,8 +167,7 @@ def test_gradients_of_one_time_are_in_ddps_order(nccl: None, tmp_path: Path) -> 
 
 def test_a_ddp_made_under_another_stream_changes_little(nccl: None) -> None:
     """Bound: copies beside backward (Lightning up to 2026-05), which are simulated within it, make a step of
-    30 buckets 5 % longer or shorter at most.
-    """
+    30 buckets 5 % longer or shorter at most."""
     batch, took = torch.randn(4096, 1024, device="cuda"), []
     for made_under in (torch.cuda.current_stream(), torch.cuda.Stream()):
         with torch.cuda.stream(made_under):

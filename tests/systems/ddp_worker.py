@@ -1,7 +1,6 @@
 """Real DistributedDataParallel. A case has, beside the model, ``ddp``: its keywords, or ``snippet``: lines to
 run on ``model``; ``hook``: one by its name; ``zero_grad_to_none`` (True), ``create_graph`` (False).
-An answer also has ``logs``: what DDP logs after each iteration.
-"""
+An answer also has ``logs``: what DDP logs after each iteration."""
 
 from typing import Any
 

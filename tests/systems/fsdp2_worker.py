@@ -1,6 +1,5 @@
 """Real ``fully_shard``. A case has, beside the model, ``wrapped``: modules by unit, the root apart, and
-``settings``, as the simulation takes them. ``ready`` is the order of the same model without FSDP.
-"""
+``settings``, as the simulation takes them. ``ready`` is the order of the same model without FSDP."""
 
 import torch
 import torch.distributed as dist

@@ -468,8 +468,7 @@ def test_explicit_prefetch_gathers_further_ahead() -> None:
 def test_a_gather_behind_another_takes_less() -> None:
     """A10.8, 10 of 25 ns. Forward: the root's to 25, that of `h.0` to 35; that of `h.1` waits for the root's
     copy out and is alone, 37 to 62. `tokens` to 47, `h.0` copied out and computed to 60, `h.1` to 77, `head`
-    to 87. In backward the second of two that are launched together.
-    """
+    to 87. In backward the second of two that are launched together."""
     hardware = replace(HARDWARE, queued_gather_factor=0.4)
     gathers: dict[int, list[int]] = {}
     for ahead in (0, 2):

@@ -1,6 +1,5 @@
 """Real DeepSpeed ZeRO, with DS_ACCELERATOR=cpu. A case has, beside the model, ``config``, DeepSpeed's own,
-without batch sizes, and ``groups``: None, or for each optimizer group the positions of its parameters.
-"""
+without batch sizes, and ``groups``: None, or for each optimizer group the positions of its parameters."""
 
 import os
 from typing import Any

@@ -174,11 +174,7 @@ WIDE = {"ranges": {"all_reduce": {"low": 0.9, "high": 80.0}}}
     ],
 )
 def test_what_is_no_fit_is_kept_in_the_file_and_no_gain_is_told(
-    link: Hardware,
-    factor: Factor | None,
-    step_of: tuple[Factor, float],
-    why: str | None,
-    tmp_path: Path,
+    link: Hardware, factor: Factor | None, step_of: tuple[Factor, float], why: str | None, tmp_path: Path
 ) -> None:
     measured = measure(PAIR, apply_factor(link, *step_of), 1)
     found = sim.anchor(PAIR, link, *measured, factor=factor)

@@ -72,8 +72,7 @@ def test_what_communication_takes_of_a_host_is_expected_where_the_step_does_not_
     told: dict[str, float], comm: float
 ) -> None:
     """One bucket leaves nothing beside communication; a GPU's compute is not the host's. What takes a core
-    from the other waits for it too, so that both slow-downs are expected alike, unless that was measured.
-    """
+    from the other waits for it too, so that both slow-downs are expected alike, unless that was measured."""
     machine = replace(WIRE, compute_slowdown=1 / 0.75, comm_slowdown=comm)
     single = sim.assign(WORKLOAD, "single")
     known = replace(WIRE, spread={name: {str(4 * MIB): value} for name, value in told.items()})

@@ -276,10 +276,7 @@ def test_a_known_length_stays_and_ready_times_move_inside_it() -> None:
 def slow_or_disturbed() -> tuple[Workload, Hardware]:
     """A step that interference or a link of twice the time explains; one bucket helps in the former only."""
     slow = {"set": {"compute_slowdown": 1.0, "comm_slowdown": 1.0}, "curve": 3.0}
-    readings = [
-        {"what": "interference", "weight": 0.5},
-        {"what": "slow link", "weight": 0.5, **slow},
-    ]
+    readings = [{"what": "interference", "weight": 0.5}, {"what": "slow link", "weight": 0.5, **slow}]
     known = replace(link(readings=readings), compute_slowdown=3.0, comm_slowdown=3.0)
     return job([4] * 12, gap_ms=20.0), known
 

@@ -118,8 +118,7 @@ def measured(generator: np.random.Generator, share: float, count: int, is_mean: 
 def test_the_interval_of_the_gain_holds_the_truth(gap_ms: float, share: float, is_mean: bool) -> None:
     """Two gradients of 10 MB, the second 6 ms behind the first: apart, the second ends at first + S + S; in
     one bucket at second + S(20 MB), with S linear between its points. The gain is the difference,
-    ``gap + S(20) - 2 S(10)``, of which the gap varies between iterations and S was calibrated.
-    """
+    ``gap + S(20) - 2 S(10)``, of which the gap varies between iterations and S was calibrated."""
     generator = np.random.default_rng(8)
     excess = np.exp(share**2 / 2)  # of a lognormal mean over its median
     s20 = WIRE.all_reduce[1].duration_ns * 8 / 9 + WIRE.all_reduce[2].duration_ns / 9

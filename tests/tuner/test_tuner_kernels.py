@@ -23,15 +23,7 @@ from sim.tuner.problem import Problem
 from tests import strategies
 from tests.effort import tries
 from tests.systems.cases import Job, jobs
-from tests.tuner.cases import (
-    Case,
-    anything,
-    contiguous_partitions,
-    is_contiguous,
-    link,
-    resnet50,
-    simulated,
-)
+from tests.tuner.cases import Case, anything, contiguous_partitions, is_contiguous, link, resnet50, simulated
 
 # Service times.
 

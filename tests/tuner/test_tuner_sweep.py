@@ -35,7 +35,6 @@ SMALL = handmade([0], 4, backward_ns=9)
 
 # Rows.
 
-
 some_factors = st.lists(st.sampled_from([1.0, 0.5, 2.0, 7.3, 1e-3]), min_size=1, max_size=2, unique=True)
 some_ranks = st.none() | st.lists(st.sampled_from([2, 3, 8, 64]), min_size=1, max_size=2, unique=True)
 some_dtypes = st.none() | st.lists(

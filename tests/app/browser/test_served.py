@@ -228,10 +228,7 @@ def job(folder: Path) -> Iterator[None]:
 def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, tab: harness.Tab) -> None:
     watched = tmp_path / "watched"
     watched.mkdir()
-    with (
-        harness.serve(tmp_path, traces, watch=watched) as site,
-        harness.visit(tab) as page,
-    ):
+    with harness.serve(tmp_path, traces, watch=watched) as site, harness.visit(tab) as page:
         harness.go(page, f"{site.url}/validate?show=Live")
         assert headline(page) == {}
         assert harness.alerts(page)
@@ -240,8 +237,7 @@ def test_a_job_is_watched_while_it_runs(traces: Path, tmp_path: Path, tab: harne
             before = page.get_by_test_id("stMain").inner_text()
             began = time.monotonic()
             page.wait_for_function(
-                "before => document.querySelector('[data-testid=stMain]').innerText !== before",
-                arg=before,
+                "before => document.querySelector('[data-testid=stMain]').innerText !== before", arg=before
             )
             print(f"new steps after {time.monotonic() - began:.1f} s, without a click")
             page.locator(".js-plotly-plot .main-svg").first.wait_for()

@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.app.browser.harness import (
-    UNMEASURED,
-    Site,
-    Tab,
-    go,
-    headline,
-    is_settled,
-    line,
-    still,
-    visit,
-)
+from tests.app.browser.harness import UNMEASURED, Site, Tab, go, headline, is_settled, line, still, visit
 from tests.effort import IS_WHOLE
 
 pytestmark = pytest.mark.browser
@@ -103,8 +93,7 @@ def keys_draw_where_they_lead(page: Any, knob: str, slider: str, key: str, turns
 
 
 @pytest.mark.parametrize(
-    ("scheme", "key"),
-    [("dark", "ArrowLeft"), pytest.param("light", "ArrowRight", marks=pytest.mark.slow)],
+    ("scheme", "key"), [("dark", "ArrowLeft"), pytest.param("light", "ArrowRight", marks=pytest.mark.slow)]
 )
 def test_the_picture_is_the_figure_s(scheme: str, key: str, tab: Tab, site: Site) -> None:
     with visit(tab, scheme=scheme) as page:
