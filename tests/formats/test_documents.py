@@ -91,7 +91,6 @@ def test_files_are_made_for_reading(tmp_path: Path) -> None:
 
 # Bad files: each refused with exactly one line that names the file, the field and the value.
 
-
 GOOD: dict[str, dict[str, Any]] = {
     "workload": json.loads((EXAMPLES / "workload.json").read_text()),
     "hardware": json.loads((EXAMPLES / "hardware.json").read_text()),

@@ -97,7 +97,6 @@ def test_a_pipe_among_the_files_of_ranks_does_not_stop_who_follows_them(tmp_path
 
 # Writing
 
-
 TEXT = "new, é\n"
 ASSIGNMENT = Assignment(bucket_indices=((0,),))
 

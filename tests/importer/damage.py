@@ -187,7 +187,6 @@ def places(document: Any, where: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 # What must hold whatever import is given: an answer that stands, or one of our errors in a short line.
 
-
 LONGEST_MESSAGE, MOST_SECONDS = 400, 10.0
 _BESIDE_FILES = ("PATH: ", "--", "model ", "paths: ")
 

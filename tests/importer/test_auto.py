@@ -193,7 +193,6 @@ def test_every_public_file() -> None:
 
 # An import on disk: all of it, or nothing
 
-
 HARDWARE = Hardware(name="link", world_size=2, all_reduce=(CurvePoint(num_bytes=1, duration_ns=1),))
 IMPORTED = Imported(format="kineto", name="x", workload=MODEL, hardware=(HARDWARE,))
 
@@ -221,7 +220,6 @@ def test_an_import_that_is_cut_short_leaves_nothing_in_the_way(
 
 
 # Uploads: whatever they are called, in whatever order
-
 
 NASTY = (
     *("../../etc/passwd", "/etc/passwd", "..", ".", "", " ", "\0", "a\0b.json", "C:\\x\\y.json", "x" * 300),

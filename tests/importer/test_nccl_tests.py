@@ -180,7 +180,6 @@ def test_lines_without_end_take_no_time(tmp_path: Path) -> None:
 
 # What a table says of its run
 
-
 LINES = [
     Line(num_bytes=4 << 20, in_us=100.0, out_us=110.0),
     Line(num_bytes=16 << 20, in_us=300.0, out_us=310.0),
@@ -324,7 +323,6 @@ def test_bandwidths_tell_what_a_megabyte_is(
 
 
 # Collectives
-
 
 NAMES = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
 SIZES = [1 << power for power in (16, 20, 24, 26)]
@@ -471,7 +469,6 @@ def test_fewer_than_three_sizes_are_no_link(count: int, told: str, tmp_path: Pat
 
 
 # Several runs and machines: told apart, one picked, never mixed
-
 
 FOOTER = ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 10"]
 
@@ -654,7 +651,6 @@ def test_a_time_off_those_of_the_sizes_next_to_it_is_doubtful(
 
 
 # Public measurements
-
 
 CASES = [
     ("aws_p4de_2node_16xA100_80G_EFA400.txt", 16, 29, {8: 163_300, 2147483648: 51_406_000}),

@@ -103,7 +103,6 @@ def test_a_recording_of_serialised_work_is_doubtful(said: str) -> None:
 
 # Times as of a real machine: 40 ms of forward and 100 ms of backward, or 110 ms beside communication.
 
-
 Pace = Callable[[int, bool], float]
 
 

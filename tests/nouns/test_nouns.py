@@ -142,7 +142,6 @@ def test_ranges_end_where_ranks_do(world_size: int, first: int, count: int) -> N
 
 # What is not legal is named.
 
-
 STEP = Step(kind="pcie", bytes_per_s=12e9)
 SLOTS = {"gpu_slot_bytes_per_s": 12e9, "nic_slot_bytes_per_s": 12e9}
 KIND = HostKind(name="t", gpus=2, generation="ampere", between_gpus=(STEP,), nics=1, **SLOTS)  # type: ignore[arg-type]
@@ -210,7 +209,6 @@ def test_what_is_not_legal_is_named(noun: Any, changes: dict[str, Any], message:
 
 
 # The only conversions.
-
 
 MIB = 1 << 20
 

@@ -100,13 +100,8 @@ def test_a_module_that_fails_to_import_is_not_called_missing(write: Write, body:
 
 # The ready-made models are what they say, and transformers' and torchvision's are those packages' own.
 
-LLAMA_8B = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 8192,
-}
+LLAMA_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_key_value_heads": 8}
+LLAMA_8B |= {"vocab_size": 128256, "max_position_embeddings": 8192}
 
 
 @pytest.mark.parametrize(

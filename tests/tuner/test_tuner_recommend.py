@@ -213,7 +213,6 @@ def test_gaps_to_the_bounds() -> None:
 
 # One machine for all answers: tune, simulate and sweep say one step of the same buckets.
 
-
 WORKLOADS = sorted((TRACES / "workloads").glob("*.json"))
 MACHINES = [TRACES / "hardware" / f"{name}.json" for name in ("box-2x1gbit", "box-2x4gbit-families")]
 
