@@ -177,6 +177,7 @@ def peaks() -> dict[str, int]:
     return {name: answer["peak"] for name, (answer,) in zip(MEASURED, told, strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 def test_buffers_are_what_a_rank_holds_at_its_peak(name: str, peaks: dict[str, int]) -> None:
     """A3.4, A3.17, A7: to 1 MiB, of 28 MiB of gradients."""

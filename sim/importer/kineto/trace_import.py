@@ -240,8 +240,9 @@ def align(ranks: Sequence[Rank], by_rank: Sequence[Sequence[Step]]) -> Clocks:
                 f"{rank.trace.source}: step {step.number}: its all-reduces of gradients are not those of "
                 f"{source}; give the traces of one job"
             )
-    rows = zip(*by_rank, strict=True)  # by step, rank and reduction
-    seen = [[[_seen(step, one) for one in step.reductions] for step in row] for row in rows]
+    pairs = ([*zip((steps[0], *steps), steps, strict=False)] for steps in by_rank)  # each, and that before it
+    rows = zip(*pairs, strict=True)  # by step, rank and reduction
+    seen = [[[_seen(before, step, one) for one in step.reductions] for before, step in row] for row in rows]
     starts, ends, queued, waitless, timed, launches = np.moveaxis(
         np.array(seen, np.int64).reshape(len(by_rank[0]), len(ranks), -1, 6), 3, 0
     )
@@ -267,12 +268,11 @@ def align(ranks: Sequence[Rank], by_rank: Sequence[Sequence[Step]]) -> Clocks:
     )
 
 
-def _seen(step: Step, one: Collective) -> tuple[int, ...]:
+def _seen(before: Step, step: Step, one: Collective) -> tuple[int, ...]:
     """Of a reduction of a rank its start, its end, whether it was queued, was waitless and is timed, and how
-    long it was launched, -1 where another ran in between.
-    """
+    long it was launched, -1 where another ran in between."""
     came = max(one.ready_ns, one.launched_ns)
-    others = [other for other in step.collectives if other is not one]
+    others = [other for other in (*before.collectives, *step.collectives) if other is not one]
     queued = any(came < other.end_ns <= one.start_ns for other in others)
     was_long = one.start_ns - came >= one.duration_ns or one.start_ns >= step.backward_end_ns
     held = any(other.start_ns < one.start_ns and other.end_ns > one.ready_ns for other in others)
