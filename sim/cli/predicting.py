@@ -14,7 +14,7 @@ from sim.cli.options import Kind, choice, file_option, option, write
 from sim.cli.printing import Answer, note, progress, say, say_notes, table
 from sim.columns import Column, by_place, ms, percent, plain, size
 from sim.costs.doubts import doubts_about_step, rests_on
-from sim.errors import InputError
+from sim.errors import InputError, SimError
 from sim.formats.record_files import recorded_step
 from sim.nouns.assignment import bucket_bytes
 from sim.nouns.collective import Event, Explanation
@@ -65,11 +65,14 @@ def tell_held(job: "RecordedJob") -> None:
     if job.workload.switches:
         told = ", ".join(f"{name}={value}" for name, value in job.workload.switches.items())
         say(f"the job's switches: {told} (--set: otherwise)")
-    if (buckets := own_buckets(job.workload)) is not None:
-        took = format_ms(simulated_step_ns(job.workload, job.hardware, buckets))
-        sizes = format_sizes(bucket_bytes(job.workload, buckets.bucket_indices))
-        told = f"{len(buckets.bucket_indices)} of {sizes}, not those of DDP's default"
-        say(f"the job's own buckets: {told}; a step with them: {took}")
+    try:
+        if (buckets := own_buckets(job.workload)) is not None:
+            took = format_ms(simulated_step_ns(job.workload, job.hardware, buckets))
+            sizes = format_sizes(bucket_bytes(job.workload, buckets.bucket_indices))
+            told = f"{len(buckets.bucket_indices)} of {sizes}, not those of DDP's default"
+            say(f"the job's own buckets: {told}; a step with them: {took}")
+    except SimError as error:  # what is asked may need none of the job's own
+        note(f"no step with the job's own buckets: {error}")
     if own is None:
         if job.why_not:
             note(f"not held to the recorded step: {job.why_not}")

@@ -87,9 +87,8 @@ def without_own_costs(hardware: Hardware) -> Hardware:
 def scale_own_costs(hardware: Hardware, times: float) -> Hardware:
     """``hardware`` with hooks, launches and copies that take so many times as long, each within its range."""
     made = dict[str, Any]()
-    for name in UNMEASURED_COSTS:
-        if (ends := hardware.spread.get("ranges", {}).get(name)) is not None:
-            value = getattr(hardware, name)
+    for name, ends in open_ranges(hardware).items():
+        if name in UNMEASURED_COSTS and (value := getattr(hardware, name)) is not None:  # None: free
             value = value / times if name in RATES else round(value * times)
             made[name] = min(max(value, ends["low"]), ends["high"])
     return replace(hardware, **made)
@@ -182,8 +181,7 @@ def unknown(hardware: Hardware, sizes: Iterable[int]) -> Unknown:
         measured = format_sizes(point.num_bytes for point in curve)
         said.append(f"times of messages between or beyond the sizes that were measured, {measured}")
     if len(readings) > 1:
-        read = dict.fromkeys(one["what"].partition(",")[0] for one in readings)
-        said.append(f"the measured step read as {' or '.join(read)}")
+        said.append(f"the measured step read as {' or '.join(one['what'] for one in readings)}")
     return Unknown(tuple(said), guesses)
 
 

@@ -20,12 +20,11 @@ _GROUP = 0.2  # of all steps, and of the shortest of them: so many make a group,
 
 
 def quiet_steps(lengths_ns: Mapping[int, int], *, on_gpu: bool) -> tuple[set[int], str]:
-    """The numbers of the shortest steps that bear each other out, be they the minority, and a sentence on the
-    others, empty if there are none.
+    """The numbers of the shortest steps that bear each other out, and a sentence on the others, if any.
 
-    They are at least two within a factor of the shortest of them, and where these fall into groups, as in
-    turns, the shortest group: of groups a median is no step of the job. A step alone is taken as it is. None
-    where each differs manifold from every other. ``lengths_ns``: by number, of the rank that took longest.
+    They are at least two within a factor of the shortest of them; where these fall into groups, as in turns,
+    the shortest group. A step alone is taken as it is; none where each differs manifold from every other.
+    ``lengths_ns``: by number, of the rank that took longest.
     """
     times, hiccup_ns = sorted(lengths_ns.values()), _HICCUP_NS[on_gpu]
     most = (max(_FACTOR * least, least + hiccup_ns) for least in times)
@@ -37,7 +36,7 @@ def quiet_steps(lengths_ns: Mapping[int, int], *, on_gpu: bool) -> tuple[set[int
         if above - last > max(hiccup_ns, last - least, _GROUP * least):
             quiet = quiet[:count]
             break
-    kept = {number for number, time in lengths_ns.items() if time in quiet}
+    kept = {number for number, time in lengths_ns.items() if quiet and quiet[0] <= time <= quiet[-1]}
     loud = lengths_ns.keys() - kept
     if not (kept and loud):
         return kept, ""
@@ -46,8 +45,9 @@ def quiet_steps(lengths_ns: Mapping[int, int], *, on_gpu: bool) -> tuple[set[int
         f"({few([f'step {number}: {format_ms(lengths_ns[number])}' for number in sorted(some)])})"
         for some in (kept, loud)
     ]
+    how = "fall into groups" if len(loud) >= fewest else "differ"
     return kept, (
-        f"steps fall into groups, {' and '.join(told)}; {count_of(len(loud), 'step')} of {len(times)} left "
+        f"steps {how}, {' and '.join(told)}; {count_of(len(loud), 'step')} of {len(times)} left "
         f"out: the import is made of the quiet steps alone"
     )
 

@@ -1,7 +1,7 @@
 """A running job held to its prediction: each step, and the errors of unseen ones."""
 
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,6 @@ def judge(followed: Followed, window: Recording, job: RecordedJob) -> LiveReport
 def _predicted(job: RecordedJob, layouts: tuple[RecordedLayout, ...]) -> tuple[LayoutPrediction, ...]:
     """What is predicted for each layout; those that come back are played once."""
 
-    @cache
     def step_of(buckets: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
         try:
             return {"step_ns": job.predict(buckets)}

@@ -180,7 +180,7 @@ def anchor(
                 every.append(Reading(one, at, weight, apply_factor(machine, one, at), costs))
     told = [one for one in every if one.what == found] if factor else _plausible(every, found, hardware)
     if not told or (factor is None and "no" not in machines):  # says why it explains nothing
-        search.solve(machines.get("no", hardware), found)
+        search.solve(hardware if found == "own_costs" else machines.get("no", hardware), found)
     if not told:
         low, high = (
             f"{format_ms(search.figure(apply_factor(hardware, found, end)))} at {format_number(end, 6)}"
@@ -274,6 +274,8 @@ class _Search(NamedTuple):
     def as_far(self, hardware: Hardware, name: str, end: float) -> Any:
         """The value next to an ``end`` of a range with which the figure stays the same, but for noise."""
         own: Any = 1.0 if name in CURVES else getattr(hardware, name)
+        if own is None:  # free, and so in no range
+            return end
         for share in range(_SHARES, 0, -1):
             value: Any = own + (end - own) * share / _SHARES
             value = round(value) if name in COSTS else value

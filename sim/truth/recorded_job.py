@@ -1,7 +1,7 @@
 """A recorded job: how it ran, on which machine, held to the step that it took: what all answers read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sim.errors import InputError, NotModelledError, SimError
 from sim.importer.recorded import as_run, job_of, keep, workload_of
@@ -37,6 +37,7 @@ class RecordedJob:
     why_not: str = ""
     recorded: tuple[Workload, Hardware] | None = None
     link_is_own: bool = False
+    _played: dict[Buckets, int] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def is_held(self) -> bool:
@@ -49,10 +50,14 @@ class RecordedJob:
         Raises:
             AssignmentError, InputError, NotModelledError: as ``sim.with_switches`` and ``check_known``.
         """
-        assignment = as_the_job(self.workload, Assignment(bucket_indices=tuple(map(tuple, buckets))))
-        assignment.check_fits(self.workload)
-        self.check_known(assignment)
-        return simulated_step_ns(*(self.recorded or (self.workload, self.hardware)), assignment)
+        made = tuple(map(tuple, buckets))
+        if made not in self._played:  # a page asks again whenever the job has taken more steps
+            assignment = as_the_job(self.workload, Assignment(bucket_indices=made))
+            assignment.check_fits(self.workload)
+            self.check_known(assignment)
+            inputs = self.recorded or (self.workload, self.hardware)
+            self._played[made] = simulated_step_ns(*inputs, assignment)
+        return self._played[made]
 
     def tune(self, buckets: Buckets) -> Recommendation:
         """``sim.tune`` of the job, had it had these buckets; raises as that, and as ``check_known`` what is

@@ -336,6 +336,12 @@ def hidden_truth(machine: Hardware, draw: random.Random) -> Hardware:
     return apply_factor(replace(machine, **changed), "curve", link)
 
 
+def test_a_cost_that_is_free_lies_in_no_range() -> None:
+    machine = replace(with_own_costs(LINK), copy_out_bytes_per_s=None)
+    found = sim.anchor(PAIR, machine, sim.assign(PAIR, bucket_cap_mb=1), 84 * MS)
+    assert {one.hardware.copy_out_bytes_per_s for one in found.readings} == {None}
+
+
 def test_the_interval_of_a_gain_holds_the_hidden_truth() -> None:
     """Random small jobs, each anchored on one step of DDP's default; what is recommended does not lose."""
     count, inside = tries(60, 12), 0
