@@ -10,7 +10,6 @@ channels together pass no more than one that is as fast as all of them.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
 from math import ceil, floor
 from typing import NamedTuple
 
@@ -24,8 +23,7 @@ from sim.systems.cut import NO_LIMIT
 from sim.tuner.problem import Buckets, Problem, Tables, score, score_all, service
 
 EXHAUSTIVE_PLACES = 15  # 32,768 partitions
-CLIMBS = 2
-_PLACES_PLAYED = 1_000_000  # by a climb: evaluations x gradients
+_PLACES_PLAYED = 2_000_000  # by a climb: evaluations x gradients
 MOST_STEPS = 2_000_000_000  # of the exact search, some seconds
 MOST_POINTS = 20_000_000
 
@@ -85,8 +83,8 @@ def find_optimum(
     else:
         problem.tell("improving buckets by simulation")
         able = (problem.closes(start) for start in sorted(set(pool), key=quality))
-        for seed, closes in enumerate(islice((one for one in able if one is not None), CLIMBS)):
-            climb(problem.tables, closes, _budget(problem), seed)
+        if (closes := next((one for one in able if one is not None), None)) is not None:
+            climb(problem.tables, closes, _budget(problem), 0)
             best = min(best, problem.buckets(closes), key=quality)
         proof = "refined by simulation; not proved by search"
     if not is_exact and (fewer := problem.closes(best)) is not None:
@@ -102,7 +100,7 @@ def find_optimum(
 
 def _budget(problem: Problem) -> int:
     """How many evaluations a climb may make."""
-    return max(100, _PLACES_PLAYED // len(problem))
+    return max(200, _PLACES_PLAYED // len(problem))
 
 
 # ---- The exact search.
