@@ -89,6 +89,11 @@ class Measurement:
         """Whether these are the steps of a job that a profiler traced."""
         return self.mode == "trace" and "traced_ranks" in self.environment
 
+    @property
+    def is_of_the_job(self) -> bool:
+        """Whether these are the steps of the job itself, recorded or traced, and not of a replay."""
+        return self.is_of_recording or self.is_of_traces
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
