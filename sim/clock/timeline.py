@@ -52,15 +52,14 @@ class Outcome:
         start, shift = program.place(lane.BACKWARD_BEGIN, -1), sent.start
         begin = self.ended_ns[start] if start >= 0 else 0
         part = slice(start + 1, program.place(lane.SYNC_END, len(program.lane)))
-        cut = replace(
-            program,
-            lane=tuple(item._replace(collective=item.collective - shift) for item in program.lane[part]),
-            collectives=tuple(
-                one if one.after is None else replace(one, after=one.after - shift)
-                for one in program.collectives[sent]
-            ),
-            carriers=tuple(tuple(number - shift for number in bucket) for bucket in program.carriers),
-        )
+        lane_part, collectives, carriers = program.lane[part], program.collectives[sent], program.carriers
+        if shift:
+            lane_part = tuple(item._replace(collective=item.collective - shift) for item in lane_part)
+            collectives = tuple(
+                one if one.after is None else replace(one, after=one.after - shift) for one in collectives
+            )
+            carriers = tuple(tuple(number - shift for number in bucket) for bucket in carriers)
+        cut = replace(program, lane=lane_part, collectives=collectives, carriers=carriers)
         times = (self.ended_ns[part], *(column[sent] for column in self.columns))
         return Outcome(cut, *(tuple(time - begin for time in column) for column in times))
 
