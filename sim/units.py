@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from functools import lru_cache
 from itertools import groupby
 from numbers import Real
 
@@ -31,6 +32,7 @@ def median_ns(times: Sequence[int]) -> int:
     return divide_half_even(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2], 2)
 
 
+@lru_cache(maxsize=4096)
 def transfer_ns(num_bytes: int, bytes_per_s: float | None) -> int:
     """Time in ns to move ``num_bytes`` at ``bytes_per_s``; ``None`` is free. Half to even."""
     if bytes_per_s is None or num_bytes == 0:
