@@ -215,20 +215,18 @@ def anchor(
 
 
 class _Search(NamedTuple):
-    """The value of a factor at which a time of the step, ``what``, is predicted as ``target_ns``."""
+    """The value of a factor at which the step is predicted as ``target_ns``."""
 
     workload: Workload
     assignment: Assignment
     target_ns: int
-    what: Literal["step_ns", "sync_end_ns"] = "step_ns"
 
     def figure(self, hardware: Hardware) -> int:
-        """What is predicted, in ns."""
-        timeline = simulate(self.workload, hardware, self.assignment, "analytic")
-        return timeline.step_ns if self.what == "step_ns" else timeline.sync_end_ns
+        """The predicted step, in ns."""
+        return simulated_step_ns(self.workload, hardware, self.assignment)
 
     def solve(self, hardware: Hardware, factor: Factor) -> float:
-        """The value that makes the figure true: the least where it is within the noise of no interference,
+        """The value that makes the step true: the least where it is within the noise of no interference,
         infinity where it is longer than the factor explains."""
         _, least, most = _FACTORS[factor]
         low_ns, high_ns = (self.figure(apply_factor(hardware, factor, value)) for value in (least, most))
@@ -264,7 +262,7 @@ class _Search(NamedTuple):
         return round(most, 6)
 
     def try_to(self, hardware: Hardware, factor: Factor) -> float | None:
-        """As ``solve``; None where this factor cannot make the figure true."""
+        """As ``solve``; None where this factor cannot make the step true."""
         try:
             value = self.solve(hardware, factor)
         except InputError:
@@ -272,16 +270,15 @@ class _Search(NamedTuple):
         return None if value == inf else value
 
     def as_far(self, hardware: Hardware, name: str, end: float) -> Any:
-        """The value next to an ``end`` of a range with which the figure stays the same, but for noise."""
+        """The value next to an ``end`` of a range with which the step stays the same, but for noise."""
         own: Any = 1.0 if name in CURVES else getattr(hardware, name)
-        if own is None:  # free, and so in no range
-            return end
+        plain_ns = self.figure(hardware)
         for share in range(_SHARES, 0, -1):
             value: Any = own + (end - own) * share / _SHARES
             value = round(value) if name in COSTS else value
             moved = hardware if name in CURVES else replace(hardware, **{name: value})
             moved = apply_factor(hardware, "curve", value) if name == "all_reduce" else moved
-            if abs(self.figure(moved) - self.figure(hardware)) <= USUAL_NOISE * self.target_ns:
+            if abs(self.figure(moved) - plain_ns) <= USUAL_NOISE * self.target_ns:
                 return value
         return own
 
@@ -343,7 +340,7 @@ def _spread(
         what = "as given" if one.hardware is hardware else one.what + costs
         told.append({"what": what, "weight": one.weight, "set": changed, "curve": by / of})
     fixed = () if made is hardware else _FACTORS[first.what][0]
-    stated = {name: ends for name, ends in made.spread.get("ranges", {}).items() if name not in fixed}
+    stated = {name: ends for name, ends in open_ranges(made).items() if name not in fixed}
     ranges = {
         name: {end: search.as_far(made, name, value) for end, value in ends.items()}
         for name, ends in stated.items()
@@ -427,8 +424,9 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     said: dict[str, Any] = {}
     if not times.fits(logs, covariance):  # then the step says nothing of this link's factors
         covariance = np.diag(np.maximum(times.below, times.above) ** 2)
-        end_ns = max(1, round(times.measured_ns[-1]))
-        search = _Search(recorded, times.assignment, end_ns, "sync_end_ns")
+        alone = simulate(recorded, link_alone, times.assignment, "analytic")
+        later_ns = max(1, round(times.measured_ns[-1])) - alone.sync_end_ns  # of each backward that reduces
+        search = _Search(recorded, times.assignment, alone.step_ns + len(alone.reducing) * later_ns)
         said = {"fits": False, "explained_by": search.try_to(link_alone, "curve")}
     machine, machines = times.apply(hardware, logs), (link_alone, times.apply(link_alone, logs))
     alone_ns, fitted_ns = (simulated_step_ns(recorded, one, times.assignment) for one in machines)
