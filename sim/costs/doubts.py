@@ -5,7 +5,7 @@ another link than the one that trains, a step that the link cannot have given, p
 are marked. Ranges are in ``spread.ranges`` of a hardware, marks in ``provenance.doubtful``; see CONTRACT.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from math import inf, isqrt, log
@@ -118,27 +118,29 @@ def told_unmeasured(workload: Workload, hardware: Hardware) -> tuple[str, ...]:
 _MOST_SHARE = 0.75  # of a core, that communication takes from a rank that computes on it
 
 
-def slowed_by(share: float) -> float:
-    """How many times as long a rank computes of which communication takes ``share``."""
-    return 1 / (1 - min(_MOST_SHARE, max(0.0, share)))
-
-
-def by_size(hardware: Hardware, name: str) -> list[float]:
-    """What ``calibrate`` keeps under ``name`` of ``spread``, for each size of a message."""
-    known = hardware.spread.get(name)
-    return [one for one in known.values() if isinstance(one, float)] if isinstance(known, dict) else []
+def beside_all_reduces(hardware: Hardware, pick: Callable[[list[float]], float]) -> dict[str, float]:
+    """The slow-downs of all-reduces and of a rank that computes on their host, by name: ``pick`` of what was
+    measured by size of a message; empty where nothing was. All-reduces take ``spread.host_share`` of the rank
+    and ``spread.comm_beside_compute`` times as long; where only the processor's time was measured, in a job
+    that trains (``spread.processor_share``), they are taken to slow down as much as computing does."""
+    kept = (hardware.spread.get(name) for name in ("host_share", "processor_share", "comm_beside_compute"))
+    known = [each.values() if isinstance(each, dict) else () for each in kept]
+    of_host, of_processor, slower = ([one for one in each if isinstance(one, float)] for each in known)
+    if not (shares := of_host or of_processor):
+        return {}
+    computing = 1 / (1 - min(_MOST_SHARE, max(0.0, pick(shares))))
+    return {"compute_slowdown": computing, "comm_slowdown": max(1.0, pick(slower)) if slower else computing}
 
 
 def with_shared_host(workload: Workload, hardware: Hardware) -> Hardware:
     """``hardware`` with ranges of what all-reduces and a rank that computes on their host take of each other:
-    from nothing, as in a paced replay, to the most that was measured (``spread.host_share``,
-    ``spread.comm_beside_compute``). The same where no rank does, or it is in the slow-downs already."""
-    shares, slower = by_size(hardware, "host_share"), by_size(hardware, "comm_beside_compute")
+    from nothing, as in a paced replay, to the most that was measured. The same where no rank does, or it is
+    in the slow-downs already."""
+    most = beside_all_reduces(hardware, max)
     is_counted = hardware.compute_slowdown > 1 or "own_step" in hardware.spread
     is_counted = is_counted or "anchored" in hardware.provenance or hardware.world_size == 1
-    if is_counted or max(shares, default=0) <= 0 or devices_of_job(workload) != ("cpu",):
+    if is_counted or most.get("compute_slowdown", 1) <= 1 or devices_of_job(workload) != ("cpu",):
         return hardware
-    most = {"compute_slowdown": slowed_by(max(shares)), "comm_slowdown": max([1.0, *slower])}
     ends = {name: (getattr(hardware, name), getattr(hardware, name) * times) for name, times in most.items()}
     ranges = {name: {"low": low, "high": high} for name, (low, high) in ends.items()}
     return replace(hardware, spread={**hardware.spread, "ranges": ranges | hardware.spread.get("ranges", {})})

@@ -19,11 +19,10 @@ from sim.clock.arrays import Floats
 from sim.costs.doubts import (
     OWN_COSTS,
     UNMEASURED_COSTS,
-    by_size,
+    beside_all_reduces,
     doubts_about,
     open_ranges,
     scale_own_costs,
-    slowed_by,
     without_own_costs,
 )
 from sim.costs.service_time import tilt_ratio
@@ -366,6 +365,7 @@ _LOOSE = 2.5  # times: a slow-down whose range is wider was hardly told by the s
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 _PLAIN = "run a few backwards under no_sync while recording"
 _ENDS = ("backward_end_ns", "sync_end_ns")
+_SLOWED = ("comm_slowdown", "compute_slowdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -668,16 +668,8 @@ class _Times:
 def _expected_slowdowns(hardware: Hardware, *, computes_on_host: bool) -> dict[str, tuple[float, float]]:
     """The expected ``comm_slowdown`` and ``compute_slowdown`` of a step: by name, logarithm and its sigma.
 
-    A rank that computes on its host shares cores with its all-reduces (``spread.host_share``,
-    ``spread.comm_beside_compute``; medians over sizes). A job that trains measures only the processor's time
-    (``spread.processor_share``): all-reduces are then taken to slow down as much as computing does.
+    A rank that computes on its host shares cores with its all-reduces: medians over sizes.
     """
-    shares = by_size(hardware, "host_share") or by_size(hardware, "processor_share")
-    slowdowns = by_size(hardware, "comm_beside_compute")
-    found = {"comm_slowdown": hardware.comm_slowdown, "compute_slowdown": hardware.compute_slowdown}
-    if not shares or not computes_on_host:
-        return {name: (log(value), _SLOWDOWN_SIGMA) for name, value in found.items()}
-    compute = slowed_by(median(shares))
-    found["compute_slowdown"] *= compute
-    found["comm_slowdown"] *= max(1.0, median(slowdowns)) if slowdowns else compute
-    return {name: (log(value), max(_SLOWDOWN_SIGMA, log(value) / 2)) for name, value in found.items()}
+    beside = beside_all_reduces(hardware, median) if computes_on_host else {}
+    found = {name: log(getattr(hardware, name) * beside.get(name, 1.0)) for name in _SLOWED}
+    return {name: (one, max(_SLOWDOWN_SIGMA, one / 2 if beside else 0.0)) for name, one in found.items()}
