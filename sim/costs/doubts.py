@@ -74,14 +74,12 @@ def with_own_costs(
 
 def without_own_costs(hardware: Hardware) -> Hardware:
     """``hardware`` without the costs that are of other machines: one step that was measured holds them."""
-    ranges, spread = hardware.spread.get("ranges", {}), dict(hardware.spread)
-    free: dict[str, Any] = {name: _FREE[name] for name in OWN_COSTS if name in ranges}
-    spread["ranges"] = {name: ends for name, ends in ranges.items() if name not in free}
-    if not spread["ranges"]:
-        del spread["ranges"]
+    ranges = hardware.spread.get("ranges", {})
+    free: dict[str, Any] = {name: value for name, value in _FREE.items() if name in ranges}
     if "launch_cost_ns" in free:
         free["launch_blocks_compute"] = False
-    return replace(hardware, **free, spread=spread)
+    left = {name: ends for name, ends in ranges.items() if name not in free}
+    return replace(hardware, **free, spread={**hardware.spread, "ranges": left})
 
 
 def scale_own_costs(hardware: Hardware, times: float) -> Hardware:
@@ -264,7 +262,7 @@ def odd_points(curve: Curve) -> list[dict[str, Any]]:
 
 
 _CPU, _ACCELERATOR = "the CPU", "an accelerator"
-_ANEW, _LONGER = "Measure the link that trains", "calibrate with a longer --budget"
+_ANEW = "Measure the link that trains"
 _REDUCES_ON = {"gloo": _CPU, "mpi": _CPU, "nccl": _ACCELERATOR, "xccl": _ACCELERATOR, "hccl": _ACCELERATOR}
 
 
@@ -292,16 +290,14 @@ def doubts_about(workload: Workload, hardware: Hardware, *, of_any_size: bool = 
         what = [f"{len(sizes)} of {len(hardware.all_reduce)} sizes, {format_sizes(sizes)}"]
     differs = [
         f"its {name} is {theirs}, and the job's {ours}"
-        for name, theirs, ours in _of_links(workload, hardware)
-        if None not in (theirs, ours) and theirs != ours and not (of_any_size and name.endswith("ranks"))
+        for name, theirs, ours in _of_links(workload, hardware, of_any_size)
+        if None not in (theirs, ours) and theirs != ours
     ]
-    is_imported = "import" in str(hardware.provenance.get("source"))
-    curve, again = ("link", "measure it again") if is_imported else ("calibration", _LONGER)
     return (
         *doubts_about_step(hardware),
         *(f"doubtful recording: {line}" for line in lines if isinstance(line, str)),
         *([f"doubtful link: {'; '.join(differs)}. {_ANEW}"] if differs else []),
-        *(f"doubtful {curve}: {one}; {again}" for one in what),
+        *(f"doubtful link: {one}; measure it again" for one in what),
     )
 
 
@@ -319,9 +315,11 @@ def doubts_about_step(hardware: Hardware) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _of_links(workload: Workload, hardware: Hardware) -> Iterator[tuple[str, object, object]]:
+def _of_links(
+    workload: Workload, hardware: Hardware, of_any_size: bool
+) -> Iterator[tuple[str, object, object]]:
     """What a link is told by, of ``hardware`` and of the job; None where it is not known."""
-    yield "number of ranks", measured_ranks(hardware), ranks_of_job(workload)
+    yield "number of ranks", measured_ranks(hardware), None if of_any_size else ranks_of_job(workload)
     roofline = workload.provenance.get("roofline")  # of an estimate the GPU that its times are of
     named = roofline.get("device") if isinstance(roofline, dict) else None
     trains = devices_of_job(workload) or ((named,) if isinstance(named, str) else ())
