@@ -32,11 +32,11 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.checks import Legal
 from sim.nouns.ddp_switches import read_switches
 from sim.nouns.hardware import COSTS, CURVES, RATES, Hardware
-from sim.nouns.measurement import MeasuredBucket, Measurement
+from sim.nouns.measurement import LAST, MeasuredBucket, Measurement
 from sim.nouns.timeline import BucketTimes, Timeline
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
-from sim.units import NS_PER_S, format_ms, format_number
+from sim.units import NS_PER_S, format_ms, format_number, median_ns
 
 Factor = Literal["mutual", "compute_slowdown", "comm_slowdown", "curve", "launch_cost_ns", "own_costs"]
 _FAIR = 2.0  # most of a slow-down of two that share one resource; a link that is off by more is another one
@@ -362,6 +362,7 @@ _LEAST_SIGMA = 0.005  # of the end of synchronisation: the model itself is no be
 _MOST = log(MOST_SLOWDOWN)
 _LEAST_SHARE = 1e-3  # of a cost: what is less is nothing
 _LOOSE = 2.5  # times: a slow-down whose range is wider was hardly told by the step
+_FAR = 0.05  # of a traced step: its parts add up to it within 1 % where nothing else is in it
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
 _PLAIN = "run a few backwards under no_sync while recording"
 _ENDS = ("backward_end_ns", "sync_end_ns")
@@ -388,7 +389,8 @@ class OwnStep:
     """Workload and hardware that predict the recorded step: the median of ``steps``, ``step_ns``.
 
     ``parts_ns`` is what their parts alone say it takes. ``recorder_ns`` is what the recorder's own passes
-    over the buckets take of it; workload and hardware predict the job without them.
+    over the buckets take of it; workload and hardware predict the job without them. Without ``factors``
+    nothing was fitted.
     """
 
     workload: Workload
@@ -396,9 +398,9 @@ class OwnStep:
     steps: int
     step_ns: int
     parts_ns: int
-    factors: tuple[OwnFactor, ...]
-    doubtful: tuple[str, ...]
-    recorder_ns: int
+    factors: tuple[OwnFactor, ...] = ()
+    doubtful: tuple[str, ...] = ()
+    recorder_ns: int = 0
 
 
 def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> OwnStep:
@@ -411,10 +413,17 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     would do elsewhere. That is taken out, by what collectives are known to take from a rank that computes,
     and put in again for each assignment: the step does not tell this slow-down, as any value meets it.
 
-    ``measured`` are the job's own steps, as ``bucketsim import recording`` keeps them. Raises ``InputError``
-    where the hardware is of another number of ranks, or they are fewer than three.
+    ``measured`` are the job's own steps, as ``bucketsim import`` keeps them. Those of traces are only set
+    against their parts, which are medians of the same steps, the link's times among them: a fit would give
+    back what went in, and take waits for a late rank, which no part holds, for a slow link.
+
+    Raises:
+        InputError: the hardware is of another number of ranks, or recorded steps are fewer than three.
+        AssignmentError, NotModelledError: as ``sim.simulate``.
     """
     check_ranks(hardware, measured.world_size)
+    if measured.is_of_traces:
+        return _beside_parts(workload, hardware, measured)
     times = _Times(workload, hardware, measured)
     recorded, link_alone = times.recorded
     logs, covariance = times.fit()
@@ -472,6 +481,29 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
         doubtful=tuple(doubtful),
         recorder_ns=max(0, times.step_ns - simulated_step_ns(held, machine, times.assignment)),
     )
+
+
+def _beside_parts(workload: Workload, hardware: Hardware, measured: Measurement) -> OwnStep:
+    """The traced step and what its parts say of it, nothing fitted."""
+    assert measured.asked is not None
+    parts_ns = simulated_step_ns(workload, hardware, measured.asked)
+    steps_ns = [one.step_ns for one in measured.iterations]
+    own = OwnStep(
+        workload=workload,
+        hardware=hardware,
+        steps=len(steps_ns),
+        step_ns=median_ns(steps_ns),
+        parts_ns=parts_ns,
+    )
+    over_ns, late = own.step_ns - parts_ns, measured.environment.get(LAST)
+    if abs(over_ns) <= _FAR * own.step_ns:
+        return own
+    how, last = "longer" if over_ns > 0 else "shorter", f" (last came {late})" if late else ""
+    doubt = (
+        f"the job's own steps are {format_ms(abs(over_ns))} {how} than their parts on this link{last}; that "
+        "is in no prediction, and what of it other buckets would change is not known"
+    )
+    return replace(own, doubtful=(doubt,))
 
 
 def check_ranks(hardware: Hardware, world_size: int) -> None:

@@ -8,7 +8,7 @@ from sim.importer.recorded import as_run, job_of, keep, workload_of
 from sim.nouns.assignment import Assignment, bucket_bytes
 from sim.nouns.devices import link_source
 from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import LAST, Measurement
+from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.recording import Recording
 from sim.nouns.workload import AsRun, Workload
@@ -16,7 +16,7 @@ from sim.systems.ddp_assignment import as_the_job
 from sim.systems.simulate import simulated_step_ns
 from sim.truth.fit import OwnStep, check_ranks, hooked, own_step
 from sim.truth.own_link import hardware_of
-from sim.units import format_ms, format_sizes, median_ns
+from sim.units import format_sizes
 
 Buckets = Sequence[Sequence[int]]
 
@@ -110,9 +110,7 @@ def job_in_recording(recording: Recording, hardware: Hardware | None = None) -> 
 def held_to(workload: Workload, hardware: Hardware, measured: Measurement | str | None) -> RecordedJob:
     """The job, its machine without what its times contain already, held to the step that it took.
 
-    ``measured`` is that step; None where there is none, and a text where it says why. A traced step is only
-    set against its parts: they are medians of the same steps, the link's times among them, so that a fit
-    would give back what went in, and take waits for a late rank, which no part holds, for a slow link.
+    ``measured`` is that step; None where there is none, and a text where it says why.
     """
     if workload.switches.get("find_unused_parameters"):
         # what searching for unused parameters takes is in every recorded time
@@ -122,43 +120,9 @@ def held_to(workload: Workload, hardware: Hardware, measured: Measurement | str 
         return bare
     if isinstance(measured, str):
         return replace(bare, why_not=measured)
-    if measured.is_of_traces:
-        try:
-            return replace(bare, own=_beside_parts(bare, measured))
-        except SimError as error:
-            return replace(bare, why_not=str(error))
     try:
         own = own_step(workload, hardware, measured)
-    except InputError as error:
+    except SimError as error:
         return replace(bare, why_not=str(error))
     recorded = hooked(own.workload, own.hardware, measured) if own.recorder_ns else None
     return RecordedJob(workload=own.workload, hardware=own.hardware, own=own, recorded=recorded)
-
-
-_FAR = 0.05  # of a traced step: its parts add up to it within 1 % where nothing else is in it
-
-
-def _beside_parts(job: RecordedJob, measured: Measurement) -> OwnStep:
-    """The traced step and what its parts say of it, nothing fitted; raises ``SimError`` where they cannot."""
-    check_ranks(job.hardware, measured.world_size)
-    assert measured.asked is not None
-    parts_ns = simulated_step_ns(job.workload, job.hardware, measured.asked)
-    step_ns = median_ns([one.step_ns for one in measured.iterations])
-    over_ns, late, doubtful = step_ns - parts_ns, measured.environment.get(LAST), list[str]()
-    if abs(over_ns) > _FAR * step_ns:
-        last = f" (last came {late})" if late else ""
-        doubtful.append(
-            f"the job's own steps are {format_ms(abs(over_ns))} {'longer' if over_ns > 0 else 'shorter'} "
-            f"than their parts on this link{last}; that is in no prediction, and what of it other buckets "
-            f"would change is not known"
-        )
-    return OwnStep(
-        workload=job.workload,
-        hardware=job.hardware,
-        steps=len(measured.iterations),
-        step_ns=step_ns,
-        parts_ns=parts_ns,
-        factors=(),
-        doubtful=tuple(doubtful),
-        recorder_ns=0,
-    )

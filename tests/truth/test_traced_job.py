@@ -57,8 +57,8 @@ def test_steps_that_are_longer_than_their_parts_are_told_and_nothing_is_fitted(t
     assert "ms longer" not in bucketsim("tune", files[0], "--hardware", files[1], "--json", "--parts").err
     workload, hardware = sim.load_workload(files[0]), sim.load_hardware(files[1])
     step = recorded_step(files[0])
-    job = held_to(workload, hardware, step)
-    assert (job.workload, job.hardware, job.is_held) == (workload, hardware, False)
+    job, own = held_to(workload, hardware, step), sim.own_step(workload, hardware, step)
+    assert (job.workload, job.hardware, job.own, job.is_held) == (workload, hardware, own, False)
     assert job.own.step_ns > 1.5 * job.own.parts_ns
     elsewhere = held_to(workload, replace(hardware, world_size=4), step)
     assert (elsewhere.own, "4 is not legal; the job has 2 ranks" in elsewhere.why_not) == (None, True)
