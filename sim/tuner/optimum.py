@@ -76,31 +76,23 @@ def find_optimum(
         proof = "exact search over all contiguous partitions"
     elif is_small:
         ends = score_all(problem.tables, places)
-        tried = problem.run_ends.copy()
-        tried[places] = np.argmin(ends) >> np.arange(len(places)) & 1
+        tried, shortest = problem.run_ends.copy(), np.flatnonzero(ends == ends.min()).tolist()
+        tried[places] = min(shortest, key=int.bit_count) >> np.arange(len(places)) & 1
         best = min(best, problem.buckets(tried), key=quality)
         proof = f"all {len(ends)} contiguous partitions simulated"
     else:
         problem.tell("improving buckets by simulation")
         able = (problem.closes(start) for start in sorted(set(pool), key=quality))
         if (closes := next((one for one in able if one is not None), None)) is not None:
-            climb(problem.tables, closes, _budget(problem), 0)
+            climb(problem.tables, closes, max(400, _PLACES_PLAYED // len(problem)), 0)
             best = min(best, problem.buckets(closes), key=quality)
         proof = "refined by simulation; not proved by search"
-    if not is_exact and (fewer := problem.closes(best)) is not None:
-        climb(problem.tables, fewer, _budget(problem), -1)
-        best = min(problem.buckets(fewer), best, key=quality)
     end = problem.sync_end_ns(best)
     if is_exact or is_small:
         at_least = end
     elif end <= at_least:
         at_least, proof = end, "meets the lower bound"
     return Optimum(buckets=best, sync_end_ns=end, at_least_ns=at_least, proof=proof)
-
-
-def _budget(problem: Problem) -> int:
-    """How many evaluations a climb may make."""
-    return max(200, _PLACES_PLAYED // len(problem))
 
 
 # ---- The exact search.
@@ -382,8 +374,7 @@ def _as_one_channel(problem: Problem) -> tuple[Ints, int]:
 
 @compiled
 def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, int]:
-    """Improve ``closes`` in place, then change ends at random and improve again, for ``budget`` evaluations;
-    with a ``seed`` below 0 ends are left out only, while nothing is lost.
+    """Improve ``closes`` in place, then change ends at random and improve again, for ``budget`` evaluations.
 
     Moves: leave an end out (also where nothing is lost by it: fewer buckets), put one in, move one by 1, 2,
     3, 5 or 8 places to either side.
@@ -391,7 +382,7 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
     Returns:
         The score reached, and the evaluations made.
     """
-    np.random.seed(max(0, seed))
+    np.random.seed(seed)
     places = closes.size
     best = score(tables, closes)
     kept = closes.copy()
@@ -401,7 +392,7 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
         while improved and spent < budget:
             improved = False
             for place in range(places):
-                if tables.run_ends[place] or spent >= budget or (seed < 0 and not closes[place]):
+                if tables.run_ends[place] or spent >= budget:
                     continue
                 closes[place] = not closes[place]
                 end = score(tables, closes)
@@ -410,7 +401,7 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
                     here, improved = end, True
                     continue
                 closes[place] = not closes[place]
-                if not closes[place] or seed < 0:
+                if not closes[place]:
                     continue
                 closes[place] = False
                 moved = False
@@ -426,8 +417,6 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
                         break
                     closes[there] = False
                 closes[place] = not moved
-        if seed < 0:
-            return here, spent
         if here < best:
             best, stuck = here, 0
             kept = closes.copy()
