@@ -370,7 +370,7 @@ def read(library: Library, asked: Asked) -> Given | None:
         path = library.workloads[asked.workload]
         workload, step = playing.load_workload(path), _step_beside(path.parent)
     elif uploaded is not None:
-        step = next((one for one in uploaded.measurements if one.is_of_the_job), None)
+        step = next((one for one in uploaded.measurements if one.mode == "trace"), None)
     if workload is None or asked.hardware is None:
         return None
     inputs = Inputs(workload=workload, hardware=hardware_of(library, asked.hardware))

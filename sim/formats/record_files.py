@@ -45,7 +45,7 @@ def recorded_step(workload_file: str | os.PathLike[str]) -> Measurement | None:
     if not path.is_file():
         return None
     measured = documents.load(path, Measurement)
-    return measured if measured.is_of_the_job else None
+    return measured if measured.mode == "trace" else None
 
 
 def start_record(

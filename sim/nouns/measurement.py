@@ -51,7 +51,7 @@ class Measurement:
     ``observed`` the one read back from the Reducer; with a compiled model they may differ (A8.10), otherwise
     the replay fails. ``mode`` is ``paced`` (backward slept through the recorded schedule), ``model``
     (the user's own model, described in ``environment``) or ``trace`` (nothing was replayed: steps of the job
-    itself, read from its trace). ``dropped_warmup`` iterations came before.
+    itself, recorded or traced). ``dropped_warmup`` iterations came before.
     """
 
     KIND: ClassVar[str] = "measurement"
@@ -80,19 +80,9 @@ class Measurement:
             raise InputError("iterations: an empty list is not legal in a complete measurement")
 
     @property
-    def is_of_recording(self) -> bool:
-        """Whether these are the steps of a job that ``sim.record`` recorded."""
-        return self.mode == "trace" and self.provenance.get("source") == "sim.record"
-
-    @property
     def is_of_traces(self) -> bool:
-        """Whether these are the steps of a job that a profiler traced."""
+        """Whether a profiler traced these steps of the job, which ``sim.record`` did not see."""
         return self.mode == "trace" and "traced_ranks" in self.environment
-
-    @property
-    def is_of_the_job(self) -> bool:
-        """Whether these are the steps of the job itself, recorded or traced, and not of a replay."""
-        return self.is_of_recording or self.is_of_traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
