@@ -13,6 +13,7 @@ from sim.cli.options import MS, Kind, Pair, argument, as_dict, choice, file_opti
 from sim.cli.printing import Answer, emit, note, progress, say, wants_json
 from sim.errors import MachineError
 from sim.formats.files import check_directory, check_writable
+from sim.nouns.devices import device_of_job
 from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -70,10 +71,12 @@ def choose_device(
     if asked is not None or job == "cpu" or (only_cpu and job is None):
         return asked or "cpu"
     gpus = 0 if only_cpu else gpus_here()
-    if ranks is None and job == "cuda" and not elsewhere and not gpus:
+    if ranks is None and job == "cuda" and not (elsewhere or gpus):
+        no = "torch sees no GPU here; run it where there is one"
+        no = "these options take gloo on the CPU; leave them out" if only_cpu else no
         raise MachineError(
-            "device: the job was recorded on cuda, and torch sees no GPU here; run it where there is one, or "
-            "give --device cpu to measure another job, the same model on the CPU"
+            f"device: the job was recorded on cuda, and {no}, or give --device cpu to measure another job, "
+            f"the same model on the CPU"
         )
     ranks = ranks or 1
     if (elsewhere and (job or gpus) and not only_cpu) or gpus >= ranks:
@@ -245,12 +248,11 @@ def calibrate(
             "--prepare: torchrun or srun starts the ranks; leave out --box, --rate, --json"
         )
     (check_directory if prepare else check_writable)(output, "--output")
-    if largest is None:
-        largest = 256 << 20
-        if workload is not None:  # the power of two in which all its gradients together fit
-            largest = max(4096, 1 << (sim.load_workload(workload).total_bytes - 1).bit_length())
-    place, on_cpu = place_of(ranks, box, rate), box is not None
-    chosen = choose_device(device, None, place.world_size, elsewhere=prepare, only_cpu=on_cpu)
+    sent, place = None if workload is None else sim.load_workload(workload), place_of(ranks, box, rate)
+    if largest is None:  # the power of two in which all its gradients together fit
+        largest = 256 << 20 if sent is None else max(4096, 1 << (sent.total_bytes - 1).bit_length())
+    job_on = None if sent is None else device_of_job(sent)
+    chosen = choose_device(device, job_on, place.world_size, elsewhere=prepare, only_cpu=box is not None)
     job = CalibrationJob(
         sizes=sizes_to(largest),
         rounds=rounds,

@@ -88,7 +88,7 @@ def validate(
     workload, hardware = sim.load_workload(workload_file), sim.load_hardware(hardware_file)
     place, job_on = _place(ranks, box, rate, link, hardware), device_of_job(workload)
     if model is not None:
-        device = choose_device(device, job_on, None, elsewhere=prepare)
+        device = choose_device(device, job_on, None, elsewhere=prepare, only_cpu=box is not None)
     else:
         gloo = box is not None or backend == "gloo"
         many = place.world_size
@@ -256,10 +256,11 @@ def ab(
     hardware = None if hardware_file is None else sim.load_hardware(hardware_file)
     place = _place(ranks, box, rate, link, hardware)
     job_on = None if workload is None else device_of_job(workload)
-    device = choose_device(device, job_on, None, elsewhere=prepare)
+    device = choose_device(device, job_on, None, elsewhere=prepare, only_cpu=box is not None)
     carrier = _carrier(device, backend, link, hardware)
     files = [] if assignment_file is None else [assignment_file]
-    (given,) = _assignments(files, workload, place.world_size).values() or (None,)
+    many = place.world_size if hardware is None else hardware.world_size  # of an emulated link, too
+    (given,) = _assignments(files, workload, many).values() or (None,)
     predicted = directory = None
     if workload_file is not None and workload is not None and hardware is not None:
         workload, hardware, _ = _held(workload_file, workload, hardware, parts, carrier)

@@ -16,7 +16,7 @@ from sim.nouns.workload import Workload
 from sim.recorder import training_step
 from sim.recorder.models import load_factory
 from sim.recorder.training_step import record as record_step
-from sim.validator import replay
+from sim.validator import calibrate, replay
 from sim.validator.jobs import CalibrationJob, Carrier, ReplayJob, read_job
 from sim.validator.ranks.rank import Rank
 from tests.commands import bucketsim
@@ -43,7 +43,7 @@ def files(recorded: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert best.made_for is not None
     best = replace(best, made_for=replace(best.made_for, world_size=16))
     made: dict[str, Any] = {"cpu": recorded, "gpu": on_gpu, "link": FLAT, "best": best}
-    made["adding"] = sim.assign(recorded, set_to_none=False)
+    made |= {"adding": sim.assign(recorded, set_to_none=False), "wide": replace(FLAT, world_size=16)}
     for name, noun in made.items():
         (tmp_path / f"{name}.json").write_text(sim.to_text(noun))
     monkeypatch.chdir(tmp_path)
@@ -59,7 +59,8 @@ def ordered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(job.carrier.device)
         raise ReplayError("planted")
 
-    monkeypatch.setattr(replay, "run_ranks", run_ranks)
+    for module in (replay, calibrate):
+        monkeypatch.setattr(module, "run_ranks", run_ranks)
     return seen
 
 
@@ -67,7 +68,7 @@ def gpus(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
-AB, MODEL = f"ab {FACTORY} --arg width=32", f"--model {FACTORY} --arg width=32"
+AB, MODEL, CALIBRATE = f"ab {FACTORY} --arg width=32", f"--model {FACTORY} --arg width=32", "calibrate"
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,9 @@ AB, MODEL = f"ab {FACTORY} --arg width=32", f"--model {FACTORY} --arg width=32"
         ("gpu", 8, MODEL, "cuda"),
         ("gpu", 0, f"{MODEL} --device cpu", "cpu"),
         ("gpu", 8, AB, "cuda"),
+        ("cpu", 8, CALIBRATE, "cpu"),
+        ("gpu", 8, CALIBRATE, "cuda"),
+        ("gpu", 1, CALIBRATE, "cpu"),
     ],
 )
 def test_ranks_run_where_the_job_does(
@@ -91,8 +95,9 @@ def test_ranks_run_where_the_job_does(
 ) -> None:
     gpus(here, monkeypatch)
     validate = f"validate {workload}.json --hardware link.json -o out --caps 0.01 --rounds 1 {more}"
-    ab = f"{more} --workload {workload}.json --hardware link.json"
-    said = bucketsim(*(ab if more == AB else validate).split())
+    given = f"{more} --workload {workload}.json"
+    others = {AB: f"{given} --hardware link.json", CALIBRATE: f"{given} -o wire.json"}
+    said = bucketsim(*others.get(more, validate).split())
     assert ordered == [device], said.err
     assert ("device: " in said.err) == ("--device" not in more and workload == "gpu")
 
@@ -102,6 +107,7 @@ def test_ranks_run_where_the_job_does(
     [
         (0, f"{AB} --workload"),  # on the CPU a model of a GPU's is another job
         (0, f"validate {MODEL}"),
+        (8, f"validate {MODEL} --box 2 --rate 1gbit"),  # whose wires NCCL does not take
         (2, "validate --assignment adding.json"),  # its kernels are in no schedule
     ],
 )
@@ -111,7 +117,7 @@ def test_what_the_device_refuses_is_refused_before_there_is_a_record(
     gpus(here, monkeypatch)
     said = bucketsim(*words.split(), "gpu.json", "--hardware", "link.json", "-o", "out")
     assert (said.code == 0, ordered, (files / "out").exists()) == (False, [], False)
-    assert ("--device cpu" if here == 0 else "adding to gradients") in said.err
+    assert ("adding to gradients" if here == 2 else "--device cpu") in said.err
 
 
 def test_where_nothing_is_known_a_model_runs_on_the_gpu_there_is(
@@ -132,6 +138,8 @@ def test_where_nothing_is_known_a_model_runs_on_the_gpu_there_is(
         for more in ((), ("--device", "cpu")):
             assert bucketsim("record", FACTORY, *more, "-o", f"w{here}{len(more)}.json").code == 0
         assert asked[-2:] == [device, "cpu"]
+    words = f"{AB} --assignment best.json --workload cpu.json --hardware wide.json --link emulated"
+    assert "made for 16" not in bucketsim(*words.split()).err  # so many has the link that is emulated
 
 
 @pytest.mark.parametrize(
@@ -141,6 +149,7 @@ def test_where_nothing_is_known_a_model_runs_on_the_gpu_there_is(
         ("ab --device cuda", 0, "cuda"),
         ("calibrate", 8, "cuda"),
         ("calibrate", 0, "cpu"),
+        ("calibrate --workload gpu.json", 0, "cuda"),  # its device, on whichever machine it is prepared
         ("calibrate --device cuda", 0, "cuda"),
         ("calibrate --device cpu", 8, "cpu"),
     ],
