@@ -307,7 +307,8 @@ def _phases(folder: Path, traces: Path) -> list[tuple[str, tuple[str, ...]]]:
     if not box.possible:
         place = f"two ranks over loopback (no cluster in a box here: {box.reason})"
         where = ["--ranks", "2"]
-    measure = ("calibrate", *where, "--largest", "64MiB", "--rounds", "2", "--budget", "14", "-o", inputs[-1])
+    rounds = ("--rounds", "2", "--budget", "14")
+    measure = ("calibrate", *where, "--workload", inputs[0], *rounds, "-o", inputs[-1])
     replay = ("validate", *inputs, *where, "--caps", "1", "--rounds", "5", "-o", str(folder / "measured"))
     return [
         (f"what does a link carry? Here {place}. One or two minutes.", measure),
