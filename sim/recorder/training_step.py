@@ -360,10 +360,10 @@ def surroundings(device: torch.device) -> dict[str, Any]:
         "tool_version": next((one.version for one in distributions(name="bucketsim")), None),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
+        "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": cpu_model(),
         "device": str(device),
         **({"device_name": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}),
-        **({"cuda": torch.version.cuda} if device.type == "cuda" else {}),
     }
