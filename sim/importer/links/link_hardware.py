@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -62,7 +62,7 @@ def read_nccl_tests(paths: Sequence[Path], options: ImportOptions) -> Imported:
         tables += read_tables(read_text(path), path.name if alone else str(path), notes)
     systems = _systems(tables, options.world_size, notes)
     _pick(systems, options.machine, notes)
-    _leave_out(systems, notes)
+    systems = _complete(systems, notes)
     made, own = [], options.name
     for key, system in systems.items():
         stem = key.source if len(paths) > 1 else _SUFFIX.sub("", key.source)
@@ -158,43 +158,36 @@ def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> No
             )
 
 
-def _leave_out(systems: dict[_Key, _System], notes: Notes) -> None:
-    """Give curves of files without an all-reduce to the one system of as many ranks; leave out those that
-    have none, curves of too few sizes, and systems without an all-reduce then."""
-    for key in [key for key, had in systems.items() if "all_reduce" not in had]:
-        for collective, tables in systems.pop(key).items():
-            fitting = [
-                other
-                for other, had in systems.items()
-                if other.ranks == key.ranks and "all_reduce" in had and collective not in had
-            ]
-            if len(fitting) == 1:
-                systems[fitting[0]][collective] = tables
-                notes.add("assumed", f"{key.source}: {collective} of the system of {fitting[0].source}")
-            else:
-                notes.add(
-                    "missing",
-                    f"one all_reduce of the {key.ranks} ranks of {key.source}, without which its "
-                    f"{collective} is left out; give all_reduce_perf's file too",
-                )
+def _complete(systems: Mapping[_Key, _System], notes: Notes) -> dict[_Key, _System]:
+    """The systems with an all-reduce; curves of too few sizes are left out first. Curves of a system without
+    one go to the only other of as many ranks that has none of their collective, or are left out, too."""
     short = []
-    for key, system in [*systems.items()]:
+    for key, system in systems.items():
         for collective, tables in [*system.items()]:
             sizes = [size for size, _, _ in _by_size(tables)]
             if len(sizes) < _LEAST_SIZES:
+                del system[collective]
                 run = f"{collective}_perf -b 64K -e 512M -f 2 -g"
                 short.append(
                     f"{key.source}: {count_of(len(sizes), 'size')} of {collective} on {key.ranks} ranks "
                     f"({', '.join(map(format_size, sizes))}), which tell nothing of other buckets; measure "
                     f"{_LEAST_SIZES} at least, as by {run} {key.ranks}, or mpirun -np {key.ranks} {run} 1"
                 )
-                del system[collective]
-        if "all_reduce" not in system:
-            del systems[key]
-    if short and not systems:
+    whole = {key: system for key, system in systems.items() if "all_reduce" in system}
+    apart = [(key, one) for key, system in systems.items() if key not in whole for one in system]
+    for key, collective in apart:
+        fitting = [one for one in whole if one.ranks == key.ranks and collective not in whole[one]]
+        if len(fitting) == 1:
+            whole[fitting[0]][collective] = systems[key][collective]
+            notes.add("assumed", f"{key.source}: {collective} of the system of {fitting[0].source}")
+        else:
+            need = f"one all_reduce of the {key.ranks} ranks of {key.source}, without which its {collective}"
+            notes.add("missing", f"{need} is left out; give all_reduce_perf's file too")
+    if short and not whole:
         dropped = [one.text for one in notes if one.kind == "dropped"]
         raise InputError("; dropped: ".join([short[0], *dropped[:1]]))
     notes += [Note("missing", line) for line in short]
+    return whole
 
 
 # ---- collective and ranks

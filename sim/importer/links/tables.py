@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import lru_cache
-from itertools import pairwise
+from functools import cached_property, lru_cache
 from math import log
 from pathlib import PurePosixPath
 from statistics import median
@@ -28,7 +27,7 @@ from sim.units import count_of
 
 MOST_NS, MOST_BYTES, MOST_ROWS = 10**15, 1 << 50, 100_000  # eleven days, a pebibyte
 LONGEST_LINE, LONGEST_HEADER, LONGEST_PREFIX, LONGEST_CELL = 1 << 16, 2000, 200, 40
-NCCL, WORDS = ("nccl", "cuda"), "the words before it"
+NCCL, WORDS, _LIST = ("nccl", "cuda"), "the words before it", "its list of ranks"
 UNUSED = "which reduces no bucket"
 
 
@@ -57,14 +56,14 @@ class Sample:
 class Said:
     """What the lines before a header say of the run.
 
-    ``listed`` has host and device of each rank, ``ranks`` is how many there are in words. ``over`` is the
-    backend and the type of device by torch's names, where the benchmark is a known one. ``of_parts``: sizes
-    are those of one rank's part.
+    ``listed`` has host and device of each rank, ``ranks`` is how many there are, and what says so: this list,
+    or words. ``over`` is the backend and the type of device by torch's names, where the benchmark is a known
+    one. ``of_parts``: sizes are those of one rank's part.
     """
 
     collective: str | None = None
     listed: dict[int, tuple[str, str]] = field(default_factory=dict)
-    ranks: int | None = None
+    ranks: tuple[int | None, str] = (None, WORDS)
     titles: list[str] = field(default_factory=list)
     over: tuple[str, str] | None = None
     of_parts: bool = False
@@ -175,6 +174,15 @@ def _unit(kind: str, word: str) -> Decimal | None:
     return None if scale is None else Decimal(scale)
 
 
+def columns_of(names: Sequence[str]) -> Columns:
+    """The columns of a header; a time without a unit beside both bandwidths, as in nccl-tests, is in us."""
+    columns = tuple(map(column_of, names))
+    if not {"time", "algbw", "busbw"} <= {column.kind for column in columns}:
+        return columns
+    us = Decimal(1000)
+    return tuple(replace(one, scale=one.scale or us) if one.kind == "time" else one for one in columns)
+
+
 _OF_TIMES = re.compile(r"\b(?:avg|average|min|max|mean|median|p\d+[ \t]tail)[ \t](?=lat|time)", re.IGNORECASE)
 _UNIT_APART = re.compile(r"(?<=\w)[ \t](?=\((?:[num\u00b5]?s|usec|B|bytes|[GM]B(?:/|p)s)\))", re.IGNORECASE)
 _CELL_UNIT_APART = re.compile(r"(?<=\d)[ \t](?=(?:[KMG]i?B|B|[num\u00b5]?s)(?:\s|$))")
@@ -190,7 +198,7 @@ def _header(line: str) -> tuple[Columns, str | None] | None:
         names = _cells(content, delimiter)
         if any(_NUMBER.fullmatch(name) for name in names):
             continue
-        columns = tuple(map(column_of, names))
+        columns = columns_of(names)
         kinds = [column.kind for column in columns]
         is_loose = delimiter is None and (kinds[:1] == ["other"] or 2 * kinds.count("other") > len(kinds))
         if "size" in kinds and {"time", "cputime", "algbw", "busbw"} & {*kinds} and not is_loose:
@@ -256,7 +264,7 @@ def _shape(prefix: str) -> str:
 # ---- lines, one after the other
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Block:
     """A table as it stands: its columns, what was said before it, and the number and the cells of its lines;
     ``others`` are no whole rows, or below its end: of a run whose header is not there."""
@@ -267,6 +275,19 @@ class _Block:
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
     others: list[tuple[int, list[str]]] = field(default_factory=list)
     is_ended: bool = False
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The first column of each kind."""
+        return {column.kind: place for place, column in reversed([*enumerate(self.columns)])}
+
+    @cached_property
+    def timings(self) -> dict[str, slice]:
+        """The columns of each timing: one in place begins where the column that tells time comes again."""
+        first = next(self.places[kind] for kind in ("time", "algbw", "busbw") if kind in self.places)
+        told = [(column.kind, column.stem) for column in self.columns]
+        again = [place for place, one in enumerate(told) if one == told[first]][1:2]
+        return {"out": slice(again[0]), "in": slice(again[0], None)} if again else {"only": slice(None)}
 
 
 _RULE = re.compile(r"[\s|:=+*~_-]*")
@@ -353,7 +374,7 @@ def _row(block: _Block, content: str, *, is_whole: bool) -> list[str]:
             cells = [*cells[: width - 1], " ".join(cells[width - 1 :])]
         elif len(cells) == width - 1 and is_whole:
             cells = [*cells, ""]
-    size = next(place for place, column in enumerate(block.columns) if column.kind == "size")
+    size = block.places["size"]
     numbers = sum(_NUMBER.fullmatch(cell) is not None for cell in cells)
     if len(cells) == width and _CELL.fullmatch(cells[size]):
         is_whole = is_whole or (block.delimiter == "|" and content.endswith("|"))
@@ -399,6 +420,7 @@ def _listen(line: str, content: str, said: Said) -> None:
         if int(rank[1]) == 0:
             said.listed.clear()
         said.listed[int(rank[1])], said.over = (rank[2], rank[3].strip()), NCCL
+        said.ranks = max(said.listed) + 1, _LIST
         return
     said.collective = collective_in(content) or said.collective
     if _NCCL_TESTS.search(content):
@@ -409,7 +431,7 @@ def _listen(line: str, content: str, said: Said) -> None:
         if not osu[3]:  # torch calls both CUDA and ROCm cuda
             said.over = NCCL if osu[1] != "MPI" else ("mpi", "cuda" if osu[2] else "cpu")
     told = {one or other for one, other in _RANKS.findall(content)}
-    said.ranks = int(told.pop()) if len(told) == 1 else said.ranks
+    said.ranks = (int(told.pop()), WORDS) if len(told) == 1 and not said.listed else said.ranks
     if not _OWN_COMMENT.match(line):
         said.titles.append(" ".join(_NO_TITLE.sub("", line.lower()).strip("#=*~+-_:$%<>` \t").split())[:80])
 
@@ -425,6 +447,7 @@ def _test_of(osu: re.Match[str]) -> str:
 _CELL = re.compile(rf"([+-]?\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|{_NUMBER.pattern})\s*([A-Za-zµμ/]*)", re.ASCII)
 _WIDTHS = {"half": 2, "float": 4, "double": 8, "int": 4, "bf16": 2, "fp16": 2, "fp32": 4}
 _Number = tuple[Decimal, Decimal]  # in ns, bytes or GB/s, and one unit of its last digit
+_Apart = tuple[str | None, int | None, str]  # a row's collective, number of ranks, and words for its place
 _DOUBLED = tuple(1 << power for power in range(10))  # of a KB and its like, where that is 2^10 bytes
 
 
@@ -434,14 +457,13 @@ def _width(dtype: str) -> int:
     return int(bits[1]) // 8 if bits else 1 if dtype.startswith(("f8e", "fp8_")) else _WIDTHS.get(dtype, 0)
 
 
-def _value(cell: str, column: Column, scale: Decimal | None, kilo: int = 0) -> _Number | None:
-    """A cell's number; None where it is none. ``scale``: of a time where nothing else says its unit;
-    ``kilo``: the bytes of a KB, 0 where nothing tells."""
+def _value(cell: str, column: Column, kilo: int = 0) -> _Number | None:
+    """A cell's number; None where it is none. ``kilo``: the bytes of a KB, 0 where nothing tells."""
     found = _CELL.fullmatch(cell) if len(cell) <= LONGEST_CELL else None
     if found is None:
         return None
     number = Decimal(found[1].replace(",", ""))
-    scale = _unit(column.kind, found[2]) if found[2] else column.scale or scale
+    scale = _unit(column.kind, found[2]) if found[2] else column.scale
     scale = Decimal(kilo) ** -scale if scale and scale < 0 else scale
     exponent = number.as_tuple().exponent
     if not scale or not isinstance(exponent, int) or (number and not -30 <= number.adjusted() <= 30):
@@ -449,13 +471,13 @@ def _value(cell: str, column: Column, scale: Decimal | None, kilo: int = 0) -> _
     return number * scale, Decimal(1).scaleb(exponent) * scale
 
 
-def _kilo(block: _Block, places: dict[str, int], scale: Decimal | None) -> tuple[int, str]:
+def _kilo(block: _Block) -> tuple[int, str]:
     """The bytes of a KB in the sizes, and what tells it: times and bandwidths, or that three sizes at least
     are 1, 2, 4 to 512 of a unit. 0 where no size is in KB, MB or GB, or nothing tells."""
 
     def values(kind: str, kilo: int) -> list[_Number | None]:
-        cells = ((row[places[kind]], block.columns[places[kind]]) for _, row in block.rows if kind in places)
-        return [_value(*cell, scale, kilo) for cell in cells]
+        cells = ((row[block.places[kind]], block.columns[block.places[kind]]) for _, row in block.rows)
+        return [_value(*cell, kilo) for cell in cells] if kind in block.places else []
 
     off, sizes = dict[int, list[float]](), {*zip(values("size", 1), values("size", 2), strict=True)}
     numbers = [one[0] for one, other in sizes if one and one != other]
@@ -479,53 +501,19 @@ def _whole(value: _Number | None) -> int | None:
 
 def _read(block: _Block, source: str, notes: Notes) -> list[LinkTable]:
     """A block as tables, one for each collective, number of ranks and place that its columns tell apart."""
-    columns, said = block.columns, block.said
-    places = {column.kind: place for place, column in reversed([*enumerate(columns)])}  # the first of a kind
+    said, places = block.said, block.places
     if "cputime" in places:
         raise InputError(f"{source}: cputime is what a launch takes on the CPU; run nccl-tests without -C")
-    # Where the column comes again that tells the time, the second timing begins: in place.
-    main = columns[places[next(kind for kind in ("time", "algbw", "busbw") if kind in places)]]
-    starts = [place for place, one in enumerate(columns) if (one.kind, one.stem) == (main.kind, main.stem)]
-    slots = ("out", "in") if len(starts) > 1 else ("only",)
-    spans = [slice(*ends) for ends in pairwise((0, *starts[1:2], len(columns)))]
-    # nccl-tests' columns name no unit on their line; bandwidths beside a time bear out that it is in us.
-    scale = Decimal(1000) if {"time", "algbw", "busbw"} <= places.keys() else None
-    found: dict[tuple[str | None, int | None, str], list[Sample]] = defaultdict(list)
-    listed, broken = max(said.listed) + 1 if said.listed else None, list(block.others)
-    kilo, told = _kilo(block, places, scale)
+    kilo, told = _kilo(block)
+    found, broken = defaultdict[_Apart, list[Sample]](list), [*block.others]
     for number, cells in block.rows:
-        values = [_value(cell, column, scale, kilo) for column, cell in zip(columns, cells, strict=True)]
-        whole = {kind: _whole(values[place]) for kind, place in places.items()}
-        op, dtype = (cells[places[kind]] if kind in places else "" for kind in ("collective", "dtype"))
-        op = op or next(filter(_COLLECTIVE.fullmatch, cells), "")  # by another name of the column
-        collective = (collective_in(op) or op.lower()) if op else said.collective
-        ranks, size = whole.get("ranks"), whole["size"]
-        factor = bus_factor(collective or "all_reduce", ranks or listed or said.ranks or 1)
-        part = (whole.get("count") or 0) * _width(dtype)
-        where, samples = f"{source}: line {number}", list[Sample]()
-        said_by = defaultdict[str, list[str]](list)
-        for one, cell in zip(columns, cells, strict=True):
-            if one.kind == "place" or (one.kind in ("other", "dtype") and not _CELL.fullmatch(cell)):
-                said_by["place" if one.kind == "place" else "other"].append(f"{one.name} {cell}")
-        for which, span in zip(slots, spans, strict=True) if size is not None else ():
-            if "in_place" in places:  # rccl-tests has the two timings in two rows
-                which = "in" if cells[places["in_place"]] == "1" else "out"
-            of_row = {"where": where, "num_bytes": size or 0, "part_bytes": part, "place": which}
-            of_row["beside"] = ", ".join(said_by["other"])
-            samples += _timed(columns[span], values[span], factor, of_row)
-        if not samples:
+        apart, samples = _of_row(block, cells, kilo, f"{source}: line {number}")
+        if samples:
+            found[apart] += samples
+        else:
             broken.append((number, cells))
-            continue
-        found[collective, ranks, ", ".join(said_by["place"])] += samples
-    for column, cell in zip(columns, block.rows[0][1], strict=True) if block.rows and not found else ():
-        if column.kind in ("time", "size") and _CELL.fullmatch(cell) and _value(cell, column, None) is None:
-            raise InputError(
-                f"{source}: column {column.name!r}: its unit cannot be told, or is 10^n to some, 2^n to "
-                f"others; give bytes, KiB or MiB (size_B), and times as time_us, _ms or _s"
-            )
-    if main.kind == "busbw" and block.rows and not found:
-        raise InputError(f"{source}: busbw tells no time without the number of ranks; give a column ranks")
-    redops = {cells[places["redop"]] for _, cells in block.rows} if "redop" in places else set()
+    if block.rows and not found:
+        _refuse_units(block, source)
     if broken:
         named = few([f"line {number} ({plain(' '.join(cells[:2]))})" for number, cells in sorted(broken)], 3)
         why = "no whole rows, or of a run whose header is not there"
@@ -534,19 +522,57 @@ def _read(block: _Block, source: str, notes: Notes) -> list[LinkTable]:
         notes.add("assumed", f"{source}: a KB of {kilo} bytes, and an MB of {kilo**2}, {told}")
     if {"count", "dtype", "redop", "time", "algbw", "busbw"} <= places.keys():
         said.over = NCCL
+    redops = {cells[places["redop"]] for _, cells in block.rows} if "redop" in places else set()
     return [
         LinkTable(
             source=source,
             samples=tuple(samples),
             said=said,
             collective=collective,
-            ranks=ranks or listed or said.ranks,
-            ranks_by="its column" if ranks else "its list of ranks" if listed else WORDS,
+            ranks=ranks or said.ranks[0],
+            ranks_by="its column" if ranks else said.ranks[1],
             title=", ".join(filter(None, (*said.titles, at))),
             redop=min(redops) if len(redops) == 1 else None,
         )
         for (collective, ranks, at), samples in found.items()
     ]
+
+
+def _refuse_units(block: _Block, source: str) -> None:
+    """Raise ``InputError`` where it is for the units of its columns that no row of a block tells anything."""
+    for column, cell in zip(block.columns, block.rows[0][1], strict=True):
+        if column.kind in ("time", "size") and _CELL.fullmatch(cell) and _value(cell, column) is None:
+            raise InputError(
+                f"{source}: column {column.name!r}: its unit cannot be told, or is 10^n to some, 2^n to "
+                f"others; give bytes, KiB or MiB (size_B), and times as time_us, _ms or _s"
+            )
+    if not {"time", "algbw"} & block.places.keys():
+        raise InputError(f"{source}: busbw tells no time without the number of ranks; give a column ranks")
+
+
+def _of_row(block: _Block, cells: Sequence[str], kilo: int, where: str) -> tuple[_Apart, list[Sample]]:
+    """What tells a row's table from others, and a sample of each of its timings that has a duration."""
+    said, named = block.said, [*zip(block.columns, cells, strict=True)]
+    values = [_value(cell, column, kilo) for column, cell in named]
+    words = {kind: cells[place] for kind, place in block.places.items()}
+    whole = {kind: _whole(values[place]) for kind, place in block.places.items()}
+    ranks, size, count = whole.get("ranks"), whole["size"], whole.get("count")
+    op = words.get("collective") or next(filter(_COLLECTIVE.fullmatch, cells), "")  # of another name
+    collective = (collective_in(op) or op.lower()) if op else said.collective
+    at = ", ".join(f"{column.name} {cell}" for column, cell in named if column.kind == "place")
+    others = ((column.name, cell) for column, cell in named if column.kind in ("other", "dtype"))
+    beside = ", ".join(f"{name} {cell}" for name, cell in others if not _CELL.fullmatch(cell))
+    if size is None:
+        return (collective, ranks, at), []
+    part = (count or 0) * _width(words.get("dtype", ""))
+    of_row = {"where": where, "num_bytes": size, "part_bytes": part, "beside": beside}
+    factor = bus_factor(collective or "all_reduce", ranks or said.ranks[0] or 1)
+    samples: list[Sample] = []
+    for place, span in block.timings.items():
+        if "in_place" in words:  # rccl-tests has the two timings in two rows
+            place = "in" if words["in_place"] == "1" else "out"
+        samples += _timed(block.columns[span], values[span], factor, of_row | {"place": place})
+    return (collective, ranks, at), samples
 
 
 def _timed(
@@ -626,7 +652,8 @@ def _report(text: str, source: str) -> _Block:
         # Only the first rank of each process is listed.
         listed.setdefault(max(listed) + max(1, each) - 1, ("", ""))
     program = [*report.args, ""][0] if isinstance(report.args, list) else ""
-    said = Said(collective=collective_in(PurePosixPath(program).name), listed=listed, over=NCCL)
+    ranks = (max(listed) + 1, _LIST) if listed else (None, WORDS)
+    said = Said(collective=collective_in(PurePosixPath(program).name), listed=listed, ranks=ranks, over=NCCL)
     rows = []
     for number, result in enumerate(report.results):
         members = [getattr(result, key) for key in _ROW[0]]
@@ -634,4 +661,4 @@ def _report(text: str, source: str) -> _Block:
         # nccl-tests writes its doubles with six decimals (its src/util.cu).
         rows.append((number, [f"{one:.6f}" if isinstance(one, float) else str(one) for one in members]))
     names = ("size", "count", "type", "redop", *("time", "algbw", "busbw", "wrong") * 2)
-    return _Block(columns=tuple(map(column_of, names)), said=said, rows=rows)
+    return _Block(columns=columns_of(names), said=said, rows=rows)
