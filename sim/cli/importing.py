@@ -21,7 +21,7 @@ from sim.importer.imported import (
     summary_of,
     write_imported,
 )
-from sim.importer.readers import READABLE, reader
+from sim.importer.readers import READABLE, read_files
 
 _MOST_POINTS = 12
 _FORMATS = f"{', '.join(READABLE)}. auto tells each file by its content, and puts several together."
@@ -42,9 +42,8 @@ def import_(
     machine: str | None = option("A word of its hosts, devices or headline: one of several in a file."),
 ) -> Answer:
     """Turn traces, logs, benchmarks and recordings into a workload, hardware and a measured record."""
-    read = reader(form)
     with progress("importing"):
-        imported = read(paths, ImportOptions(name=name, world_size=world_size, machine=machine))
+        imported = read_files(form, paths, ImportOptions(name=name, world_size=world_size, machine=machine))
     files = write_imported(imported, output)
     main = imported.main_hardware
     written = {"files": list(map(str, files)), "summary": str(output / SUMMARY)}

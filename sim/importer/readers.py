@@ -9,10 +9,9 @@ import os
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import IO
@@ -29,7 +28,6 @@ from sim.nouns.measurement import Measurement
 from sim.nouns.recommendation import Recommendation
 from sim.nouns.workload import Workload
 
-Reader = Callable[[Sequence[Path], ImportOptions], Imported]
 AUTO, KINETO, NCCL_TESTS, RECORDING = "auto", "kineto", "nccl-tests", "recording"
 # By format: what a file of it is called, and its reader, which is imported on first use.
 FORMATS = {
@@ -42,12 +40,6 @@ FORMATS = {
 }
 READABLE = (AUTO, *FORMATS)
 LONGEST_LINE = 380
-# Formats that torch writes too, and what tells more than they do.
-_UNREAD = {
-    "chakra": "an execution trace has no times; give a trace of torch.profiler, or record with sim.record",
-    "ddp-log": "DDP's log has averages alone; record with sim.record",
-    "flight-recorder": "its dumps have no backward; give a profiler's trace, or record with sim.record",
-}
 # Kinds of bucketsim's own files that are legal beside them.
 DOCUMENTS = ("workload", "hardware", "measurement", "cluster", "assignment", "recommendation")
 SUMMARY = "import"
@@ -62,28 +54,20 @@ _MARKS = {
 _KIND = re.compile(r'(?<!\\)"kind"\s*:\s*"(\w+)"')
 
 
-def reader(form: str) -> Reader:
-    """What reads a format, in sentences that fit a line of a terminal. ``InputError``: there is none such."""
-    if form in _UNREAD:
-        raise InputError(f"FORMAT: {form} is not read: {_UNREAD[form]}")
+def read_files(form: str, paths: Sequence[Path], options: ImportOptions) -> Imported:
+    """What files of a format hold, in sentences that fit a line of a terminal: they quote files, which may
+    hold anything. Raises ``InputError`` where there is no such format, and as its reader."""
     if form not in READABLE:
         raise InputError(f"FORMAT: {form!r} is not legal; give {', '.join(READABLE[:-1])} or {READABLE[-1]}")
-    read: Reader = read_auto if form == AUTO else resolve_name(FORMATS[form][1])
-
-    @wraps(read)
-    def read_in_lines(paths: Sequence[Path], options: ImportOptions) -> Imported:
-        # Sentences quote files, which may hold anything.
-        longest = LONGEST_LINE + max((len(str(path)) for path in paths), default=0)
-        try:
-            imported = read(paths, options)
-        except SimError as error:
-            raise type(error)(plain(str(error), longest)) from error.__cause__
-        except OSError as error:  # of a path itself: no permission on its directory, or a name too long
-            shown = plain(f"{error.filename}: cannot be read: {error.strerror or error}", longest)
-            raise InputError(shown) from None
-        return imported.reworded(lambda line: plain(line, longest))
-
-    return read_in_lines
+    longest = LONGEST_LINE + max((len(str(path)) for path in paths), default=0)
+    try:
+        imported: Imported = (read_auto if form == AUTO else resolve_name(FORMATS[form][1]))(paths, options)
+    except SimError as error:
+        raise type(error)(plain(str(error), longest)) from error.__cause__
+    except OSError as error:  # of a path itself: no permission on its directory, or a name too long
+        shown = plain(f"{error.filename}: cannot be read: {error.strerror or error}", longest)
+        raise InputError(shown) from None
+    return imported.reworded(lambda line: plain(line, longest))
 
 
 def recognise(path: str | os.PathLike[str]) -> str:
@@ -136,7 +120,6 @@ _FOREIGN = {
     b"<html": "a web page in place of the file; download the raw file",
     b"\x80": "a pickle, which could run code when it is read; give JSON",
 }
-_HEAD_BYTES = 64
 
 
 @contextmanager
@@ -152,7 +135,7 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         raise InputError(f"{source}: {'a directory' if source.is_dir() else device}; give a file")
     try:
         with source.open("rb") as raw:
-            _refuse(raw.peek(_HEAD_BYTES), source)
+            _refuse(raw.peek(), source)
             if not raw.peek(2).startswith(GZIP):
                 yield raw
                 return
@@ -160,7 +143,7 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
                 content = io.BufferedReader(inflated)
                 if content.peek(2).startswith(GZIP):
                     raise InputError(f"{source}: compressed twice; unpack it once and give what is in it")
-                _refuse(content.peek(_HEAD_BYTES), source)
+                _refuse(content.peek(), source)
                 yield content
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{source}: damaged gzip ({error}); give the whole file") from None
@@ -170,7 +153,7 @@ def open_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 def _refuse(head: bytes, source: Path) -> None:
     for mark, what in _FOREIGN.items():
-        if head.startswith(mark) or head[:_HEAD_BYTES].lstrip().lower().startswith(mark):
+        if head.startswith(mark) or head.lstrip().lower().startswith(mark):
             raise InputError(f"{source}: {what}")
 
 
@@ -235,7 +218,7 @@ def read_auto(paths: Sequence[Path], options: ImportOptions) -> Imported:
     for form in (one for one in (NCCL_TESTS, *_RUNS) if one in groups):
         # With several formats ``options.name`` names the run, and a link benchmark keeps its own name.
         name = None if form == NCCL_TESTS and len(groups) > 1 else options.name
-        parts[form] = reader(form)(groups[form], replace(options, name=name))
+        parts[form] = read_files(form, groups[form], replace(options, name=name))
     if measured and parts:
         raise InputError(
             f"{groups['measurement'][0]}: a measurement is not legal beside traces and logs; give it with "
@@ -383,7 +366,7 @@ def read_uploads(files: Sequence[tuple[str, bytes]], options: ImportOptions | No
     try:
         with scratch_directory() as folder:
             try:
-                found = reader(AUTO)(_unpack(files, folder), options or ImportOptions())
+                found = read_files(AUTO, _unpack(files, folder), options or ImportOptions())
                 _ = found.record  # its environment may not be legal
                 if found.workload is not None and len(found.workload.gradients) > MAX_GRADIENTS:
                     raise _too_much(found.name)

@@ -28,11 +28,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     def read_as(**parts: Any) -> list[ImportOptions]:
         seen: list[ImportOptions] = []
 
-        def read(_: object, options: ImportOptions) -> Imported:
+        def read(form: str, paths: object, options: ImportOptions) -> Imported:
             seen.append(options)
             return Imported(name="n", **{"format": "kineto", "workload": RECORD.workload, **parts})
 
-        monkeypatch.setattr(sim.cli.importing, "reader", lambda form: read)
+        monkeypatch.setattr(sim.cli.importing, "read_files", read)
         return seen
 
     return read_as

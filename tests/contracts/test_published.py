@@ -15,7 +15,7 @@ import sim
 from sim.errors import InputError
 from sim.examples import table
 from sim.importer.imported import ImportOptions
-from sim.importer.readers import reader
+from sim.importer.readers import read_files
 from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Record
 from sim.truth.fit import USUAL_NOISE
@@ -177,7 +177,7 @@ TRACES = {
 @needs_data
 @pytest.mark.parametrize("name", TRACES)
 def test_what_is_kept_of_public_traces_is_what_is_predicted(name: str) -> None:
-    imported = reader("kineto")(sorted((DATA / "traces").glob(TRACES[name])), ImportOptions())
+    imported = read_files("kineto", sorted((DATA / "traces").glob(TRACES[name])), ImportOptions())
     workload, (hardware,) = imported.workload, imported.hardware
     assert workload is not None
     read = Record(name=name, workload=workload, hardware=hardware, measurements=imported.measurements)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from sim.errors import SimError
 from sim.formats.documents import parse_document, to_document
 from sim.importer.imported import Imported, ImportOptions, hardware_names, summary_of, write_imported
-from sim.importer.readers import reader
+from sim.importer.readers import read_files
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[A-Za-z_]+|[^\sA-Za-z_0-9]')
 _DEEP = 100_000
@@ -198,7 +198,7 @@ def judge(form: str, paths: Sequence[Path], options: ImportOptions) -> str | Non
     """
     begin, found = time.process_time(), None
     try:
-        imported = reader(form)(paths, options)
+        imported = read_files(form, paths, options)
     except SimError as error:
         check_message(str(error), paths)
     else:

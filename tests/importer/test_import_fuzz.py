@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from sim.formats.documents import to_document
 from sim.importer.imported import Imported, ImportOptions
-from sim.importer.readers import READABLE, reader
+from sim.importer.readers import READABLE, read_files
 from tests.commands import Said, bucketsim, process
 from tests.effort import PATIENCE_S, tries
 from tests.importer.built_traces import Dialect, Job, build
@@ -38,12 +38,11 @@ import json, resource, sys, time
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 from sim.errors import SimError
-from sim.importer.readers import reader
-from sim.importer.readers import READABLE
+from sim.importer.readers import READABLE, read_files
 from sim.importer.imported import ImportOptions
 begin = time.process_time()
 try:
-    said = reader(sys.argv[1])([Path(sys.argv[2])], ImportOptions(world_size=4)).format
+    said = read_files(sys.argv[1], [Path(sys.argv[2])], ImportOptions(world_size=4)).format
 except SimError as error:
     said = str(error)
 status = Path("/proc/self/status").read_text()  # getrusage counts the parent's memory before exec too
@@ -153,7 +152,7 @@ def read(texts: _Texts, form: str = "auto", zipped: bool = False, **options: Any
         for name, text in texts.items():
             paths.append(Path(folder) / name)
             paths[-1].write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
-        return reader(form)(paths, ImportOptions(name="one", **options))
+        return read_files(form, paths, ImportOptions(name="one", **options))
 
 
 def essence(imported: Imported) -> dict[str, Any]:
