@@ -263,7 +263,7 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
         for row in of_all_ranks([rank.steps for rank in kept])
         if layouts
         and row[0].step >= layouts[-1].step
-        and all(last.synchronised and last.forwards == 1 for last in map(_last, row))
+        and all(last.synchronised and last.forwards == 1 for last in (step.backwards[-1] for step in row))
         and len({len(step.backwards) for step in row}) == 1
         and len(row[0].backwards) >= micro_batches
         and all(one.backwards[-micro_batches].started_ns <= one.step_ns for one in row)
@@ -299,16 +299,12 @@ def of_all_ranks(ranks: Sequence[Sequence[RecordedStep]]) -> list[tuple[Recorded
     return [tuple(steps[at] for steps in by_rank) for at in sorted(set.intersection(*map(set, by_rank)))]
 
 
-def _last(step: RecordedStep) -> RecordedBackward:
-    return step.backwards[-1]
-
-
 def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredIteration:
     """The step of the rank that waited least; its buckets without starts, as recordings do not tell when a
     channel is free."""
-    step = min(row, key=lambda one: _last(one).sync_end_ns)
-    last, lasted_ns = _last(step), dict[int, int]()
-    for bucket in (bucket for one in map(_last, row) for bucket in one.buckets):
+    step = min(row, key=lambda one: one.backwards[-1].sync_end_ns)
+    last, lasted_ns = step.backwards[-1], dict[int, int]()
+    for bucket in (bucket for one in row for bucket in one.backwards[-1].buckets):
         seen_ns = bucket.end_ns - bucket.launch_ns
         lasted_ns[bucket.index] = min(seen_ns, lasted_ns.get(bucket.index, seen_ns))
     return MeasuredIteration(

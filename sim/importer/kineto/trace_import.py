@@ -516,10 +516,10 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
     reductions = [one for step in job.clocks.steps[0] for one in step.reductions]
     took, free = job.clocks.transfers.ravel().tolist(), job.clocks.is_waitless.ravel().tolist()
     for one, time, is_waitless in zip(reductions, took, free, strict=True):
-        if one.num_bytes:
+        if one.num_bytes and one.timed:
             by_size[one.num_bytes].append(time)
             waitless[one.num_bytes] += [time] * is_waitless
-    if job.world_size in (None, 1) or not by_size or not any(one.timed for one in steps[0].reductions):
+    if job.world_size is None or job.world_size == 1 or not by_size:
         return None
     curve = median_curve(by_size)
     if not complete:
@@ -531,7 +531,7 @@ def _hardware(job: Job, layout: Layout) -> Hardware | None:
     total = sum(gradient.on_wire for gradient in layout.gradients)
     return Hardware(
         name=job.name,
-        world_size=job.world_size or 0,
+        world_size=job.world_size,
         all_reduce=curve,
         launch_cost_ns=median_ns(launches) if launches else 0,
         copy_in_bytes_per_s=_rate(total, [step.copy_in_ns for step in steps]),
@@ -559,6 +559,7 @@ def _rate(num_bytes: int, times_ns: Sequence[int]) -> float | None:
 
 def _measurement(job: Job, layout: Layout, workload: Workload, ranks: Sequence[RankRow]) -> Measurement:
     """What the cluster did, as a candidate of a record; buckets as the clock of the rank shown has them."""
+    assert job.world_size is not None  # there is a hardware
     rank, steps, clocks = job.rank, job.steps, job.clocks
     last = max(ranks, key=lambda row: row.came_last or 0)
     late = {LAST: f"rank {last.rank}, to {last.came_last} of {last.collectives} collectives"}
@@ -573,7 +574,7 @@ def _measurement(job: Job, layout: Layout, workload: Workload, ranks: Sequence[R
         ),
         map(_iteration, steps, arrived.tolist(), ended.tolist()),
         backend=rank.backend or "unknown",
-        world_size=job.world_size or 0,
+        world_size=job.world_size,
         dropped_warmup=len(rank.steps) - len(steps),
         environment={"place": rank.device, "traced_ranks": len(job.ranks)} | (late if last.came_last else {}),
     )
