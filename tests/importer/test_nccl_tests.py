@@ -339,6 +339,9 @@ def test_an_all_gather_goes_with_the_all_reduce_of_as_many_ranks(tmp_path: Path)
     assert "of the 4 ranks" in alone.said("missing")[-1]  # by its counts: a part a rank
     (hardware,) = read_nccl_tests([gather, reduce], ImportOptions()).hardware
     assert points(hardware.all_gather) == {size: round(size / 1e4, 1) * 1000 for size in SIZES}
+    gather.write_text("\n".join([*today(LINES[:2], 4), gather.read_text()]))  # an all-reduce of two sizes
+    (hardware,) = read_nccl_tests([gather, reduce], ImportOptions()).hardware
+    assert points(hardware.all_gather).keys() == {*SIZES}
 
 
 @pytest.mark.parametrize(("redop", "collective"), [("sum", "reduce_scatter"), ("none", "all_gather")])
