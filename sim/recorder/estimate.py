@@ -88,7 +88,8 @@ def estimate(
         NotModelledError: a compiled module.
     """
     known = {"forward_ns": forward_ns, "backward_ns": backward_ns, "optimizer_ns": optimizer_ns}
-    for what, value in (known | {"step_ns": step_ns}).items():
+    given = known | {"step_ns": step_ns}
+    for what, value in given.items():
         if value is not None:
             Legal(least=0 if what == "optimizer_ns" else 1).take(what, value)
     if autocast is not None:
@@ -107,19 +108,9 @@ def estimate(
         "backward_ns": counted.backward_ns,
         "optimizer_ns": round(ADAMW_PASSES * counted.total_bytes / device.bytes_per_s * PS_PER_S),
     }
-    is_convolutional = 2 * work.convolution_flops > work.flops
-    low, high = READY_BAND_OF_CONVOLUTIONS if is_convolutional else READY_BAND
-    if step_ns is not None:
-        left = step_ns - sum(ns for ns in known.values() if ns is not None)
-        whole = sum(work_ps[part] for part, ns in known.items() if ns is None)
-        if left <= 0 or not whole:
-            raise InputError(f"step_ns: {step_ns} is not legal; the parts given leave {left} ns of it")
-        ns_per_ps, how = left / whole, "its share of the work in what is left of the step"
-    elif backward_ns is not None:
-        ns_per_ps, how = backward_ns / counted.backward_ns, "its work, in proportion to backward_ns"
-    else:
-        ns_per_ps = 1 / (PS_PER_NS * EFFICIENCY)
-        how = f"the roofline of {device.name} at {EFFICIENCY:.0%} of its speed"
+    ns_per_ps, how = _pace(given, work_ps, device)
+    low, high = READY_BAND_OF_CONVOLUTIONS if 2 * work.convolution_flops > work.flops else READY_BAND
+    if not (is_known := (backward_ns, step_ns) != (None, None)):
         low, high = low * EFFICIENCY / EFFICIENCY_HIGH, high * EFFICIENCY / EFFICIENCY_LOW
     times: Any = {part: round(ns_per_ps * work_ps[part]) if ns is None else ns for part, ns in known.items()}
     here = surroundings(torch.device("cpu"))
@@ -134,7 +125,7 @@ def estimate(
         samples=(),
         estimated=True,
         band=(low, high),
-        band_on="length" if backward_ns is None and step_ns is None else "ready",
+        band_on="ready" if is_known else "length",
         provenance={
             "source": "bucketsim estimate",
             **{key: here[key] for key in ("tool_version", "date", "torch", "python")},
@@ -151,6 +142,19 @@ def estimate(
             "backward lay between them (not of steps that wait for their host)",
         },
     )
+
+
+def _pace(given: Mapping[str, int | None], work_ps: Mapping[str, int], device: GpuSheet) -> tuple[float, str]:
+    """How many ns a ps of work takes, and what tells it: the step, its backward, or the device."""
+    if (step_ns := given["step_ns"]) is not None:
+        left = step_ns - sum(given[part] or 0 for part in work_ps)
+        whole = sum(work for part, work in work_ps.items() if given[part] is None)
+        if left <= 0 or not whole:
+            raise InputError(f"step_ns: {step_ns} is not legal; the parts given leave {left} ns of it")
+        return left / whole, "its share of the work in what is left of the step"
+    if (backward_ns := given["backward_ns"]) is not None:
+        return backward_ns / work_ps["backward_ns"], "its work, in proportion to backward_ns"
+    return 1 / (PS_PER_NS * EFFICIENCY), f"the roofline of {device.name} at {EFFICIENCY:.0%} of its speed"
 
 
 # ---- one step, walked without data
@@ -234,18 +238,14 @@ def stand_ins() -> Iterator[FakeTensorMode]:
 
     with (
         mock.patch.object(torch.autocast, "__init__", on_cpu),
-        mock.patch.object(torch.utils, "swap_tensors", _swap),
+        # by which ``Module.to`` swaps parameters with what becomes of them: torch cannot swap stand-ins
+        mock.patch.object(torch.utils, "swap_tensors", lambda one, other: setattr(one, "data", other.data)),
         # torch's draws until all is in range, and looks; nothing to fill, as torch has it for meta tensors
         mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,
         _OnCpu(),
     ):
         yield mode
-
-
-def _swap(parameter: Tensor, applied: Tensor) -> None:
-    """``Module.to`` swaps parameters with what becomes of them, which torch cannot do with stand-ins."""
-    parameter.data = applied.data
 
 
 class _OnCpu(TorchFunctionMode):
