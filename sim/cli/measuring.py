@@ -11,7 +11,7 @@ from sim.cli import options, printing
 from sim.cli.judging import judge
 from sim.cli.options import MS, Kind, Pair, argument, as_dict, choice, file_option, option, shared
 from sim.cli.printing import Answer, emit, note, progress, say, wants_json
-from sim.errors import MachineError
+from sim.errors import InputError, MachineError
 from sim.formats.files import check_directory, check_writable
 from sim.nouns.devices import device_of_job
 from sim.nouns.gpus import GPUS
@@ -43,11 +43,19 @@ Backend = Annotated[
 
 
 def place_of(ranks: int, box: int | None, rate: Sequence[int] | None) -> "Place":
-    """Where the ranks run, by the options above."""
+    """Where the ranks run, by the options above. Raises ``InputError`` where they do not fit together."""
     from sim.validator.launch import Place
 
-    several = None if rate is None else tuple(rate)
-    return Place(ranks=ranks, box=box, rate_bits=several[0] if several and len(several) == 1 else several)
+    if box is None and rate is None:
+        return Place(ranks=ranks)
+    if box is None or rate is None:
+        raise InputError("box: --box and --rate go together; give both, such as --box 2 --rate 4gbit")
+    rates = tuple(rate) * (box if len(rate) == 1 else 1)
+    if len(rates) != box or not rates:
+        raise InputError(
+            f"rate: {len(rate)} rates are not legal for {box} hosts; give one for all, or one for each"
+        )
+    return Place(rates_bits=rates)
 
 
 def choose_device(
@@ -100,10 +108,10 @@ def to_gather(job_file: Path, *words: object) -> Answer:
     """How to run a prepared job, and on stderr what comes then."""
     from sim.validator.jobs import commands, read_job
 
-    _, world_size = read_job(job_file)
+    lines, (_, world_size) = commands(job_file), read_job(job_file)
     then = printing.line("gather", job_file.parent, *words)
     note(f"wrote {job_file}; run one of these on {world_size} ranks, then: {then}")
-    return Answer(commands(job_file), lambda: emit("\n".join(commands(job_file))))
+    return Answer(lines, lambda: emit("\n".join(lines)))
 
 
 # record, estimate

@@ -60,36 +60,21 @@ _LOOPBACK = Host(address="127.0.0.1", interface="lo")
 class Place:
     """Where ranks run: over loopback, one rank a host in a box, or where another launcher put them.
 
-    ``box`` is its number of hosts, ``rate_bits`` their links in bit/s (one for all, or one a host).
-    ``spread`` says in words where another launcher put the ranks.
+    ``rates_bits`` are the links of a box's hosts in bit/s, one each; none: there is no box, but ``ranks``.
+    ``spread`` says in words where another launcher put these.
     """
 
     ranks: int = 2
-    box: int | None = None
-    rate_bits: int | tuple[int, ...] | None = None
+    rates_bits: tuple[int, ...] = ()
     spread: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.box is None) != (self.rate_bits is None):
-            raise InputError("box: --box and --rate go together; give both, such as --box 2 --rate 4gbit")
         Legal(least=1).take("ranks", self.world_size)
-        if self.box is not None and len(self.rates_bits) != self.box:
-            raise InputError(
-                f"rate: {len(self.rates_bits)} rates are not legal for {self.box} hosts; give one for all, "
-                f"or one for each"
-            )
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        return self.box or self.ranks
-
-    @property
-    def rates_bits(self) -> tuple[int, ...]:
-        """The rate of each host of the box, bit/s; empty over loopback."""
-        if isinstance(self.rate_bits, tuple):
-            return self.rate_bits
-        return () if self.rate_bits is None else (self.rate_bits,) * self.world_size
+        return len(self.rates_bits) or self.ranks
 
     def describe(self) -> str:
         """The place in words, for names and provenance."""
@@ -97,7 +82,7 @@ class Place:
             return f"{self.ranks} rank{'s' * (self.ranks != 1)} {self.spread or 'over loopback'}"
         rates = self.rates_bits[:1] if len(set(self.rates_bits)) == 1 else self.rates_bits
         said = ", ".join(format_number(rate / 1e9, 6) for rate in rates)
-        return f"{self.box} hosts in a box, {said} Gbit/s"
+        return f"{len(self.rates_bits)} hosts in a box, {said} Gbit/s"
 
     def document(self) -> dict[str, Any]:
         """The ``box`` that the ranks are in, for later predictions, or that they are over ``loopback``."""

@@ -27,7 +27,7 @@ def families(workload: Workload, hardware: Hardware) -> tuple[Candidate, ...]:
 def main() -> None:
     """Replay them."""
     workload, hardware = sim.load_workload(Path(sys.argv[1])), sim.load_hardware(Path(sys.argv[2]))
-    folder, place = Path(sys.argv[3]), Place(box=int(sys.argv[4]), rate_bits=parse_rate_bits(sys.argv[5]))
+    folder, place = Path(sys.argv[3]), Place(rates_bits=(parse_rate_bits(sys.argv[5]),) * int(sys.argv[4]))
     start_record(folder, workload, hardware)
     replay(ReplayJob(workload=workload, candidates=families(workload, hardware), rounds=6), place, folder)
 
