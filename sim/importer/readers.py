@@ -19,6 +19,7 @@ from typing import IO
 from sim.errors import InputError, SimError
 from sim.formats.documents import Noun, load
 from sim.formats.files import scratch_directory
+from sim.formats.recordings import rank_of
 from sim.importer.imported import Imported, ImportOptions, Note, few, plain
 from sim.importer.links.tables import has_table
 from sim.nouns.assignment import Assignment
@@ -43,9 +44,7 @@ LONGEST_LINE = 380
 # Kinds of bucketsim's own files that are legal beside them.
 DOCUMENTS = ("workload", "hardware", "measurement", "cluster", "assignment", "recommendation")
 SUMMARY = "import"
-HEAD_BYTES = 1 << 20  # of a file, to tell its format
 _LEGAL = f"give {', '.join(called for called, _ in FORMATS.values())}, or a workload or hardware file"
-_RANK_FILE = re.compile(r"rank-[0-9]+\.jsonl")
 # Keys that only one format has.
 _MARKS = {
     KINETO: re.compile(r'(?<!\\)"(traceEvents|deviceProperties)"\s*:|(?<!\\)"ph"\s*:\s*"\w"'),
@@ -57,6 +56,8 @@ _KIND = re.compile(r'(?<!\\)"kind"\s*:\s*"(\w+)"')
 def read_files(form: str, paths: Sequence[Path], options: ImportOptions) -> Imported:
     """What files of a format hold, in sentences that fit a line of a terminal: they quote files, which may
     hold anything. Raises ``InputError`` where there is no such format, and as its reader."""
+    if form in ("chakra", "ddp-log", "flight-recorder"):  # torch writes them, too
+        raise InputError(f"FORMAT: {form} is not read: it times no gradient; record with sim.record")
     if form not in READABLE:
         raise InputError(f"FORMAT: {form!r} is not legal; give {', '.join(READABLE[:-1])} or {READABLE[-1]}")
     longest = LONGEST_LINE + max((len(str(path)) for path in paths), default=0)
@@ -78,11 +79,11 @@ def recognise(path: str | os.PathLike[str]) -> str:
     """
     source = Path(path)
     if source.is_dir():
-        if any(_RANK_FILE.fullmatch(entry.name) for entry in source.iterdir()):
+        if any(rank_of(entry) is not None for entry in source.iterdir()):
             return RECORDING
         raise InputError(f"{source}: a directory without rank-<r>.jsonl; give files or a recording")
     with open_bytes(source) as stream:
-        text = decoded(head := stream.read(HEAD_BYTES), "replace")
+        text = decoded(head := stream.read(1 << 20), "replace")
     if not text.strip():
         raise InputError(f"{source}: the file is empty; {_LEGAL}")
     if text.lstrip()[:1] in ("{", "["):

@@ -13,7 +13,6 @@ from sim.nouns.measurement import MeasuredIteration, Measurement
 from sim.nouns.workload import Workload
 from sim.units import NS_PER_MS, count_of, format_ms, median_ns
 
-_FACTOR = 2
 # Steps differ by so much without a reason: a late launch; on a CPU the scheduler takes the cores away.
 _HICCUP_NS = {True: 2 * NS_PER_MS, False: 50 * NS_PER_MS}
 _GROUP = 0.2  # of all steps, and of the shortest of them: so many make a group, so far from the others
@@ -27,7 +26,7 @@ def quiet_steps(lengths_ns: Mapping[int, int], *, on_gpu: bool) -> tuple[set[int
     ``lengths_ns``: by number, of the rank that took longest.
     """
     times, hiccup_ns = sorted(lengths_ns.values()), _HICCUP_NS[on_gpu]
-    most = (max(_FACTOR * least, least + hiccup_ns) for least in times)
+    most = (max(2 * least, least + hiccup_ns) for least in times)
     alike = (times[place : bisect_right(times, end)] for place, end in enumerate(most))
     quiet = next((some for some in alike if len(some) > 1), times[: len(times) < 2])
     fewest = max(2, ceil(_GROUP * len(times)))
