@@ -131,61 +131,79 @@ def over_ranks(of: Callable[[Sequence[int]], int], samples: list[int], rank: Ran
 
 
 def calibrate(rank: Rank) -> None:
-    """Measure curves, channel sharing, copies, launches and what slows what, and tell what they come to.
-
-    Each round has its own order of sizes, so that other work on the machine does not always meet the same
-    size. Every rank holds the same samples and shuffles alike, so that all agree on what is measured next:
-    sizes whose samples scatter too much are repeated, until none does or the job's ``budget_s`` is spent.
-    """
-    job: CalibrationJob = rank.job
-    sampled: dict[str, dict[int, list[list[int]]]] = {name: defaultdict(list) for name in CURVES}
-    pairs: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    copied: dict[str, list[int]] = defaultdict(list)
-    others = PROBES["emulated"] if job.carrier.emulated else PROBES[rank.device.type] if job.rounds else {}
-    if others is PROBES["cuda"] and not all(gather(keeps_time(rank.device), rank.world_size)):
-        others = {"host": others["host"]}  # for the rest kernels must keep time
-    total, chance, begun = job.rounds + len(others), random.Random(0), time.monotonic()
-
-    def add(kind: str, size: int, repeats: int) -> None:
-        sampled[kind][size].append(times(kind, size, repeats, rank))
-        rank.tell("timed", kind=kind, num_bytes=size)
-
-    def add_reduces(sizes: Sequence[int]) -> None:
-        for size in chance.sample(sizes, len(sizes)):
-            add("all_reduce", size, job.repeats_of(size))
-
+    """Measure curves, channel sharing, copies, launches and what slows what, and tell what they come to."""
+    job, rounds, begun = rank.job, _Rounds(rank), time.monotonic()
+    probes = PROBES["emulated"] if job.carrier.emulated else PROBES[rank.device.type] if job.rounds else {}
+    if probes is PROBES["cuda"] and not all(gather(keeps_time(rank.device), rank.world_size)):
+        probes = {"host": probes["host"]}  # for the rest kernels must keep time
+    total = job.rounds + len(probes)
     for number in range(job.rounds):
         left_s = (time.monotonic() - begun) / max(1, number) * (job.rounds - number)
         left = f"curve, about {left_s / 60:.1f} min left" if number else "curve"
         rank.tell("progress", done=number, total=total, what=left)
-        add_reduces(job.sizes)
+        rounds.run(number)
+    found = rounds.found()
+    for number, (what, probe) in enumerate(probes.items(), job.rounds):
+        rank.tell("progress", done=number, total=total, what=what)
+        found.append(probe(rank))
+    rounds.settle()
+    fields, spread = together(*(curves.curve(*one) for one in rounds.times.items()), *found)
+    rank.tell("measured", fields=fields, spread=spread)
+
+
+class _Rounds:
+    """What rounds measure: ``times`` of collectives by kind and size; of two at once, and copies beside one.
+
+    Each round has its own order of sizes, so that other work on the machine does not always meet the same
+    size. Every rank holds the same samples and shuffles alike, so that all agree on what is measured next.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank, self._chance = rank, random.Random(0)
+        self._job: CalibrationJob = rank.job
+        self.times: dict[str, dict[int, list[list[int]]]] = {name: defaultdict(list) for name in CURVES}
+        self._pairs: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._copied: dict[str, list[int]] = defaultdict(list)
+
+    def run(self, number: int) -> None:
+        """One round."""
+        rank, job = self._rank, self._job
+        self._reduce(job.sizes)
         for size in [size for size in job.sizes if size <= _LARGEST_BROADCAST_BYTES][::4]:
-            add("broadcast", size, job.repeats_of(size))
+            self._add("broadcast", size, job.repeats_of(size))
         if number < _SHARDED_ROUNDS:  # what sharded systems send (A5.7, A9.3, A10.4)
             keep_freed_memory()
             for size in [size for size in job.sizes if size <= _LARGEST_SHARDED_BYTES][::2]:
                 for kind in ("all_gather", "reduce_scatter"):
-                    add(kind, size, min(_SHARDED_REPEATS, job.repeats_of(size)))
+                    self._add(kind, size, min(_SHARDED_REPEATS, job.repeats_of(size)))
         for size in job.pair_sizes if not job.carrier.uses_nccl else ():
-            pairs[size] += _pairs(size, rank)
-        if rank.device.type == "cpu":
-            for name, samples in _copies_beside(rank).items():
-                copied[name] += samples
-    found = [_of_pairs(pairs)] if pairs else []
-    found += [_of_copies(sum(_MODEL_BYTES), copied)] if copied else []
-    for number, (what, probe) in enumerate(others.items()):
-        rank.tell("progress", done=job.rounds + number, total=total, what=what)
-        found.append(probe(rank))
-    begun, reduces = time.monotonic(), sampled["all_reduce"]
-    while scattered := [size for size in job.sizes if not curves.is_settled(reduces[size])]:
-        spent_s = from_first(round(time.monotonic() - begun))
-        if spent_s >= job.budget_s:
-            break
-        what = f"again, as they scatter: {len(scattered)} of {len(job.sizes)} sizes"
-        rank.tell("progress", done=spent_s, total=round(job.budget_s), what=what)
-        add_reduces(scattered)
-    fields, spread = together(*(curves.curve(*one) for one in sampled.items()), *found)
-    rank.tell("measured", fields=fields, spread=spread)
+            self._pairs[size] += _pairs(size, rank)
+        for name, samples in _copies_beside(rank).items() if rank.device.type == "cpu" else ():
+            self._copied[name] += samples
+
+    def settle(self) -> None:
+        """Repeat all-reduces whose samples scatter too much, until none does or the job's time is spent."""
+        begun, reduces, sizes = time.monotonic(), self.times["all_reduce"], self._job.sizes
+        while scattered := [size for size in sizes if not curves.is_settled(reduces[size])]:
+            spent_s = from_first(round(time.monotonic() - begun))
+            if spent_s >= self._job.budget_s:
+                return
+            what = f"again, as they scatter: {len(scattered)} of {len(sizes)} sizes"
+            self._rank.tell("progress", done=spent_s, total=round(self._job.budget_s), what=what)
+            self._reduce(scattered)
+
+    def found(self) -> list[Found]:
+        """What pairs and copies come to, where there are any."""
+        found = [_of_pairs(self._pairs)] if self._pairs else []
+        return [*found, *([_of_copies(sum(_MODEL_BYTES), self._copied)] if self._copied else [])]
+
+    def _reduce(self, sizes: Sequence[int]) -> None:
+        for size in self._chance.sample(sizes, len(sizes)):
+            self._add("all_reduce", size, self._job.repeats_of(size))
+
+    def _add(self, kind: str, size: int, repeats: int) -> None:
+        self.times[kind][size].append(times(kind, size, repeats, self._rank))
+        self._rank.tell("timed", kind=kind, num_bytes=size)
 
 
 def _pairs(size: int, rank: Rank) -> Iterable[tuple[int, int]]:
