@@ -158,12 +158,6 @@ class ReplayJob(Checked):
         """How long the ranks may take to their first steps; None: as long as ranks may usually be quiet."""
         return None if self.model is None else _SLOW_START_S
 
-    @property
-    def lanes(self) -> int:
-        """How many a round has: plain, and one for each candidate; where probed noop and traced ones."""
-        traced = sum(one.is_traced for one in self.candidates) + 1 if self.probed else 0
-        return 1 + len(self.candidates) + traced
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationJob(Checked):

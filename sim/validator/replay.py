@@ -165,7 +165,7 @@ class Collected:
     def __init__(self, job: ReplayJob, progress: Progress | None = None) -> None:
         self._job, self._progress = job, progress
         self._candidates = {candidate.name: candidate for candidate in job.candidates}
-        self._done = 0
+        self._lanes, self._done = 1, 0  # the plain one, and each that is built; steps
         # by lane, and whether it is traced
         self._steps: dict[tuple[str, bool], list[MeasuredIteration]] = defaultdict(list)
         self._observed: dict[str, tuple[tuple[int, ...], ...]] = {}
@@ -178,7 +178,7 @@ class Collected:
         if kind == "step":
             self._done += 1
             if self._progress is not None:
-                total = (self._job.rounds + self._job.warmup) * self._job.lanes
+                total = (self._job.rounds + self._job.warmup) * self._lanes
                 self._progress(self._done, total, "warm-up" if event["round"] < 0 else "measuring")
             if event["round"] >= 0:
                 self._steps[lane, event["traced"]].append(_slowest(event["ranks"]))
@@ -188,6 +188,8 @@ class Collected:
             _check_buckets(self._candidates[lane], event["ranks"], are_any)
             # of the lane without a hook, which is told first
             self._observed.setdefault(lane, tuple(tuple(bucket) for bucket in event["ranks"][0]))
+        elif kind == "built":
+            self._lanes += 1
         elif kind == "model":
             self._model = {"model": event["about"]}
         elif kind == "started":

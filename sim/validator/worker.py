@@ -57,8 +57,8 @@ class _Life:
         job, world_size = read_job(path)
         seat = find_seat(os.environ)
         if seat.rank == 0 and not self._started_here:
-            for path in (*self._folder.glob(EVENTS), *self._folder.glob(FAILED.format("*"))):
-                path.unlink()  # of an earlier run of the same job
+            for left in (*self._folder.glob(EVENTS), *self._folder.glob(FAILED.format("*"))):
+                left.unlink()  # of an earlier run of the same job
         if seat.world_size != world_size:
             raise InputError(
                 f"world size: {seat.world_size} ranks were started, but the job is for {world_size}"

@@ -29,8 +29,6 @@ from sim.validator.ranks.rank import Rank
 from sim.validator.ranks.reducer import candidate_lanes, without_wrapper
 from sim.validator.ranks.step import Lane, Work, run_step
 
-_COMPILED = "_orig_mod."  # what torch.compile puts before a parameter's name
-
 
 def model_lanes(rank: Rank) -> list[Lane]:
     """The lanes: plain and each candidate; where the job says ``probed`` also noop, and traced candidates.
@@ -150,11 +148,10 @@ def _check_parameters(real: Sequence[Sequence[Any]], recorded: Sequence[Sequence
     """
     if len(real) != len(recorded):
         raise InputError(f"model: it has {len(real)} parameters to train, the workload {len(recorded)}")
-    there = [[name.replace(_COMPILED, ""), *facts] for name, *facts in recorded]
-    inner = zip(without_wrapper(real), without_wrapper(there), strict=True)
+    inner = zip(without_wrapper(real), without_wrapper(recorded), strict=True)
     for index, (mine, theirs) in enumerate(inner):
         if mine != theirs:
-            (name, shape, dtype), (known, *facts) = real[index], there[index]
+            (name, shape, dtype), (known, *facts) = real[index], recorded[index]
             raise InputError(
                 f"model: parameter {index} is {name} {shape} of {dtype}, in the workload {known} {facts[0]} "
                 f"of {facts[1]}; record this model, or give the arguments it was recorded with"
