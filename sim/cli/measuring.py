@@ -86,21 +86,17 @@ def choose_device(
             f"device: the job was recorded on cuda, and {no}, or give --device cpu to measure another job, "
             f"the same model on the CPU"
         )
-    ranks = ranks or 1
+    ranks, device, why = ranks or 1, "cpu", ""  # where there is nothing else, nothing is said
     if (elsewhere and (job or gpus) and not only_cpu) or gpus >= ranks:
         device, why = "cuda", "as the job was recorded" if job else "as torch sees GPUs here"
     elif only_cpu:
-        device, why = "cpu", "these options take gloo; the job itself was recorded on cuda"
+        why = "these options take gloo; the job itself was recorded on cuda"
     elif job or gpus:
-        device, why = (
-            "cpu",
-            f"{ranks} ranks need a GPU each, of which torch sees {gpus} here; no link of GPUs",
-        )
+        why = f"{ranks} ranks need a GPU each, of which torch sees {gpus} here; no link of GPUs"
     elif elsewhere:
-        device, why = "cpu", "torch sees no GPU here; for ranks that have one give --device cuda"
-    else:
-        return "cpu"  # there is nothing else
-    note(f"device: {device}: {why}")
+        why = "torch sees no GPU here; for ranks that have one give --device cuda"
+    if why:
+        note(f"device: {device}: {why}")
     return device
 
 
