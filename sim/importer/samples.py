@@ -30,24 +30,23 @@ def quiet_steps(lengths_ns: Mapping[int, int], *, on_gpu: bool) -> tuple[set[int
     alike = (times[place : bisect_right(times, end)] for place, end in enumerate(most))
     quiet = next((some for some in alike if len(some) > 1), times[: len(times) < 2])
     fewest = max(2, ceil(_GROUP * len(times)))
-    for count in range(fewest, len(quiet) - fewest + 1):
-        least, last, above = quiet[0], quiet[count - 1], quiet[count]
-        if above - last > max(hiccup_ns, last - least, _GROUP * least):
+    all_from = len(times) - times.index(quiet[0]) if quiet else 0
+    for count in range(fewest, min(len(quiet), all_from - fewest + 1)):
+        least, last = quiet[0], quiet[count - 1]
+        if quiet[count] - last > max(hiccup_ns, last - least, _GROUP * least):
             quiet = quiet[:count]
             break
     kept = {number for number, time in lengths_ns.items() if quiet and quiet[0] <= time <= quiet[-1]}
     loud = lengths_ns.keys() - kept
     if not (kept and loud):
         return kept, ""
-    told = [
-        f"{len(some)} of about {format_ms(median_ns([lengths_ns[number] for number in some]))} "
-        f"({few([f'step {number}: {format_ms(lengths_ns[number])}' for number in sorted(some)])})"
-        for some in (kept, loud)
-    ]
+    both = [{number: lengths_ns[number] for number in sorted(some)} for some in (kept, loud)]
+    told = [f"{len(some)} of about {format_ms(median_ns([*some.values()]))}" for some in both]
+    each = [few([f"step {number}: {format_ms(time)}" for number, time in some.items()]) for some in both]
     how = "fall into groups" if len(loud) >= fewest else "differ"
     return kept, (
         f"steps {how}, {' and '.join(told)}; {count_of(len(loud), 'step')} of {len(times)} left "
-        f"out: the import is made of the quiet steps alone"
+        f"out: the import is made of the quiet steps alone ({'; '.join(each)})"
     )
 
 
