@@ -7,8 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app.figures import style
-from sim.nouns.timeline import BucketTimes, Timeline
-from sim.nouns.timeline import Span as PathSpan
+from sim.nouns.timeline import BucketTimes, Span, Timeline
 from sim.units import MIB, format_number
 
 MAX_SPANS = 1000  # beyond, a browser plots for longer than one waits: 4,000 take it two seconds
@@ -37,7 +36,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Span(Mark):
+class Bar(Mark):
     """One bar. ``exposed``: after the compute lane has ended."""
 
     kind: str
@@ -64,7 +63,7 @@ class TimelineData:
     """
 
     lanes: tuple[str, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[Bar, ...]
     backward_end_ns: int
     sync_end_ns: int
     note: str = ""
@@ -76,7 +75,7 @@ class TimelineData:
         """Whether there are so few buckets that their numbers stand on the bars."""
         return len({span.bucket for span in self.spans}) <= _LABELLED
 
-    def of_lane(self, lane: str) -> list[Span]:
+    def of_lane(self, lane: str) -> list[Bar]:
         """The spans of one lane."""
         return [span for span in self.spans if span.lane == lane]
 
@@ -125,7 +124,7 @@ def bucket_text(timeline: Timeline, bucket: BucketTimes) -> str:
     return "<br>".join(rows)
 
 
-def _spans(timeline: Timeline) -> Iterator[Span]:
+def _spans(timeline: Timeline) -> Iterator[Bar]:
     """All bars, lane by lane; a collective that outlasts backward is two, hidden and exposed."""
     home = {
         index: number for number, bucket in enumerate(timeline.assignment.bucket_indices) for index in bucket
@@ -140,17 +139,17 @@ def _spans(timeline: Timeline) -> Iterator[Span]:
             size = format_number(gradient.on_wire / MIB)
             rows.append(f"gradient {gradient.index}, {style.safe(gradient.name)}: {size} MiB")
         rows.append(_when(span.start_ns, span.end_ns))
-        yield Span("compute", span.start_ns, span.end_ns, span.kind, bucket, False, "<br>".join(rows))
+        yield Bar("compute", span.start_ns, span.end_ns, span.kind, bucket, False, "<br>".join(rows))
     if cost and not timeline.hardware.launch_blocks_compute:  # where they block it they are on it already
         for one in timeline.buckets:
             end = one.launch_ns
-            yield Span("launch", end - cost, end, "launch", one.index, end > cut, texts[one.index])
+            yield Bar("launch", end - cost, end, "launch", one.index, end > cut, texts[one.index])
     lanes = _channel_lanes(timeline)
     for played in sorted(timeline.collectives, key=lambda played: (played.channel, played.start_ns)):
         what, start, end = played.collective, played.start_ns, played.end_ns
         text = f"<b>{what.kind}</b> of {what.purpose}: {what.elements:,} elements of {what.dtype}"
         text = f"{text}<br>{_when(start, end)}" if what.bucket is None else texts[what.bucket]
-        whole = Span(lanes[played.channel], start, end, what.kind, what.bucket, start >= cut, text)
+        whole = Bar(lanes[played.channel], start, end, what.kind, what.bucket, start >= cut, text)
         if played.late_ns:
             taken = start - played.late_ns
             yield replace(whole, kind="straggler", start_ns=taken, end_ns=start, exposed=taken >= cut)
@@ -161,7 +160,7 @@ def _spans(timeline: Timeline) -> Iterator[Span]:
     for one in timeline.buckets:
         begin, end = one.copy_out_start_ns, one.available_ns
         if end > begin:
-            yield Span("copy back", begin, end, "copy_out", one.index, True, texts[one.index])
+            yield Bar("copy back", begin, end, "copy_out", one.index, True, texts[one.index])
 
 
 def _when(start_ns: int, end_ns: int) -> str:
@@ -175,13 +174,13 @@ def _channel_lanes(timeline: Timeline) -> dict[int, str]:
     return {one: f"communication {one}" if several else "communication" for one in channels}
 
 
-def _merged(spans: Sequence[Span], most_ns: float, *, is_of_any: bool = False) -> list[Span]:
+def _merged(spans: Sequence[Bar], most_ns: float, *, is_of_any: bool = False) -> list[Bar]:
     """Neighbours on a lane that take at most ``most_ns`` from end to end become one.
 
     Those of one bucket where they touch; ``is_of_any``: those of any, grey where of several. A wait for the
     slowest rank stays by itself.
     """
-    merged: list[Span] = []
+    merged: list[Bar] = []
     for span in spans:
         last = merged[-1] if merged else span
         if (
@@ -202,7 +201,7 @@ def _merged(spans: Sequence[Span], most_ns: float, *, is_of_any: bool = False) -
 
 
 def _bars(
-    name: str, data: TimelineData, spans: Sequence[Span], rows: Iterable[Any], **more: Any
+    name: str, data: TimelineData, spans: Sequence[Bar], rows: Iterable[Any], **more: Any
 ) -> style.Trace:
     """Bars of some of the spans; of few buckets, each collective bears the number of its own."""
     edge = {"width": 0.5 if len(spans) <= 300 else 0, "color": "rgba(255,255,255,0.6)"}
@@ -225,7 +224,7 @@ def _bars(
     )
 
 
-def _legend(spans: Sequence[Span]) -> list[style.Trace]:
+def _legend(spans: Sequence[Bar]) -> list[style.Trace]:
     """What the patterns of these spans mean, in one order, run after run."""
     kinds = {span.kind for span in spans}
     exposed = [style.pattern_entry("exposed", "/")] if any(span.exposed for span in spans) else []
@@ -274,7 +273,7 @@ def draw_timeline(data: TimelineData, path: Sequence[Mark] = (), meta: object = 
     )
 
 
-def path_marks(timeline: Timeline, path: Sequence[PathSpan]) -> tuple[Mark, ...]:
+def path_marks(timeline: Timeline, path: Sequence[Span]) -> tuple[Mark, ...]:
     """The path by the lanes of ``timeline_data``, neighbours joined.
 
     What has no lane there (what a callback computes between collectives) is left out.
@@ -292,7 +291,7 @@ def path_marks(timeline: Timeline, path: Sequence[PathSpan]) -> tuple[Mark, ...]
     return tuple(marks)
 
 
-def _lane_of(timeline: Timeline, span: PathSpan, channels: dict[int, str]) -> str | None:
+def _lane_of(timeline: Timeline, span: Span, channels: dict[int, str]) -> str | None:
     if span.kind in ("backward", "copy_in", "hook"):
         return "compute"
     if span.kind == "copy_out":

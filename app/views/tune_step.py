@@ -19,7 +19,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app import playing
 from app.figures import style
 from app.figures.style import ms
-from app.figures.timeline import Mark, Span, draw_timeline, path_marks, timeline_data
+from app.figures.timeline import Bar, Mark, draw_timeline, path_marks, timeline_data
 from app.memo import digest, memo
 from app.playing import KEYS, Choice, Inputs, Played, WhatIf
 from app.views.tune_knobs import CAP_SLIDER, CAP_STOPS, CAPPED_PICKS, SLIDERS, script
@@ -337,7 +337,7 @@ def frame(state: State, shown: Played) -> dict[str, Any]:
     }
 
 
-def _bar(span: Span) -> list[float | str]:
+def _bar(span: Bar) -> list[float | str]:
     """From, until, the number of its bucket (-1: of none), and its pattern."""
     return [*_ends(span), -1 if span.bucket is None else span.bucket, span.pattern]
 
