@@ -19,7 +19,7 @@ from app.views import live
 from app.widgets import Files, ask, chart, downloads, folded, keep_among, provenance, table, told
 from app.words import counted, file_safe, plain
 from sim.columns import CANDIDATES, records
-from sim.errors import SimError
+from sim.errors import InputError, SimError
 from sim.formats.documents import json_text
 from sim.nouns.assignment import CAP_KWARGS, DDP_POLICIES
 from sim.nouns.measurement import Mode, Record
@@ -118,12 +118,9 @@ def _records(library: Library) -> None:
     )
     place, scores = st.empty(), dict[str, Score]()
     for name in names:
-        if judge.known(found[name]) is None:
+        if score.known(found[name]) is None:
             place.progress(len(scores) / len(names), f"Scoring {name}, {len(scores)} of {len(names)} …")
-        try:
-            scores[name] = judge(found[name])
-        except SimError as error:
-            scores[name] = str(error)
+        scores[name] = score(found[name])
     place.empty()
     _claim(scores)
     _table(table_rows(scores))
@@ -133,14 +130,20 @@ Score = tuple[Record, Agreement] | str  # or why it cannot be had
 
 
 @memo(1024)
-def judge(source: Source) -> tuple[Record, Agreement]:
-    """A record, and how it agrees with today's model.
+def score(source: Source) -> Score:
+    """A record, and how it agrees with today's model; or why that cannot be said, remembered as well."""
+    try:
+        record = open_record(source)
+        return record, sim.agreement(record)
+    except SimError as error:
+        return str(error)
 
-    Raises:
-        SimError: as ``sim.load_record`` and ``sim.agreement``.
-    """
-    record = open_record(source)
-    return record, sim.agreement(record)
+
+def judge(source: Source) -> tuple[Record, Agreement]:
+    """``score``; raises ``InputError`` where there is none."""
+    if isinstance(found := score(source), str):
+        raise InputError(found)
+    return found
 
 
 def table_rows(scores: Mapping[str, Score]) -> list[dict[str, Any]]:

@@ -64,6 +64,7 @@ def test_broken_records_are_a_line_each(monkeypatch: pytest.MonkeyPatch, library
     for name in ("claims/damaged", "claims/lost"):
         assert rows(page)[name]["verdict"] == "cannot be scored"
         assert name.split("/")[1] in rows(page)[name]["tests"]
+        assert validate.score.known(library / name) == rows(page)[name]["tests"]  # and not tried again
         assert "\n" not in rows(page)[name]["tests"]
     page.session_state["folded_error"] = True
     page.run()
@@ -120,9 +121,9 @@ def test_a_trace_is_left_out_of_the_claim(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_a_changed_record_is_scored_again(tmp_path: Path) -> None:
     made = make_traces(tmp_path / "traces") / "measured" / "made-up"
     validate.judge(made)
-    assert validate.judge.known(made) is not None
+    assert validate.score.known(made) is not None
     save_measurement(made, 9, replace(load_record(made).candidates[0], name="again"))
-    assert validate.judge.known(made) is None
+    assert validate.score.known(made) is None
 
 
 def test_what_is_taken_home_is_what_was_compared(traces: Path) -> None:
