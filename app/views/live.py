@@ -18,7 +18,7 @@ from app.figures.records import steps_figure
 from app.memo import memo
 from app.sources import LIVE, Library
 from app.widgets import Card, ask, chart, downloads, draw_cards, told
-from app.words import capital, counted, plain
+from app.words import counted, plain
 from sim.errors import NotModelledError, SimError
 from sim.live.follower import Followed
 from sim.live.held import LiveReport, Unseen
@@ -224,16 +224,15 @@ def _sentences(report: LiveReport) -> None:
 
 
 def _gain(wanted: Wanted, job: RecordedJob, layouts: tuple[RecordedLayout, ...], report: LiveReport) -> None:
-    st.subheader("What would other buckets gain?")
-    if not layouts:
-        st.markdown("The job has not said yet which buckets it has.")
+    if not layouts:  # which is told above
         return
+    st.subheader("What would other buckets gain?")
     with told():
         gain = _gain_of(job, layouts[-1].bucket_indices)
         if isinstance(gain, str):
             st.info(plain(gain))
         else:
-            _show_gain(gain, len(layouts[-1].bucket_indices), report, job, wanted)
+            _show_gain(gain, report, job, wanted)
 
 
 @memo(16)
@@ -246,15 +245,14 @@ def _gain_of(job: RecordedJob, buckets: tuple[tuple[int, ...], ...]) -> Recommen
         return str(error)
 
 
-def _show_gain(
-    found: Recommendation, in_use: int, report: LiveReport, job: RecordedJob, wanted: Wanted
-) -> None:
-    """The gain a step against the ``in_use`` buckets, what it is worth, and what to paste."""
+def _show_gain(found: Recommendation, report: LiveReport, job: RecordedJob, wanted: Wanted) -> None:
+    """The gain a step against the buckets in use, what it is worth, and what to paste."""
     ranks, gain_ns, period_ns = job.hardware.world_size, found.gain.told_ns, report.period_ns
     if job.link_is_own:
         words = "A first guess: the machine is known only between the sizes of the buckets in use. "
         st.caption(words + _HOW_TO_GAIN.format(ranks))
-    doubt, sentence = doubt_sentence(found.gain, report), plain(gain_sentence(found, in_use))
+    sentence = plain(f"The recommended buckets: {found.gain.sentence}.")
+    doubt = doubt_sentence(found.gain, report)
     st.markdown(sentence if doubt else f"**{sentence}**")
     if doubt:
         st.warning(plain(doubt), icon=":material/warning:")
@@ -374,26 +372,6 @@ def unseen_sentence(report: LiveReport) -> str:
         f"that the model has not seen took {format_ms(unseen.measured_ns)} in the median, {off}; nine of ten "
         f"of them are within {low} and {high} of the prediction.{noise}"
     )
-
-
-def gain_sentence(found: Recommendation, in_use: int) -> str:
-    """What the recommended buckets would gain against the ``in_use`` ones, honestly."""
-    gain, gain_ns, now_ns = found.gain, found.gain.told_ns, found.baseline.step_ns
-    if gain.refuted:
-        return f"{capital(gain.sentence)}. Keep what you have."
-    if gain_ns <= 0 and found.setting.pick == "default":
-        return "No better buckets were found: the job runs with the best ones that the search knows."
-    if gain_ns <= 0:  # under a hook, or beside a slow rank, of which the search knows nothing
-        return "The search for buckets that may be cut anywhere finds none that are better; one cap is."
-    share, between = format_percent(gain_ns / now_ns if now_ns else 0.0), ""
-    if gain.low_ns is not None and gain.high_ns is not None:
-        between = f" (95 % interval {format_ms(gain.low_ns)} to {format_ms(gain.high_ns)})"
-    saved = f"save {format_ms(gain_ns)} a step ({share}){between}"
-    if gain.significant is False:
-        return f"Not significant: other buckets would {saved}. Keep what you have."
-    unknown = f" Not recorded, so not known: {' and '.join(gain.not_known)}." if gain.not_known else ""
-    count = len(found.assignment.bucket_indices)
-    return f"The recommended {count} buckets would {saved} against the {in_use} in use.{unknown}"
 
 
 def doubt_sentence(gain: Gain, report: LiveReport) -> str:

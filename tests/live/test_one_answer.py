@@ -11,7 +11,6 @@ import pytest
 import sim
 from app import playing
 from app.playing import Choice, round_cap_mb
-from app.views.live import gain_sentence
 from app.views.tune import answer_sentence
 from sim.autotuner import loop
 from sim.costs.doubts import doubts_about_step
@@ -70,7 +69,8 @@ class Recorded(NamedTuple):
 
     def page(self, hardware: Hardware) -> playing.Inputs:
         """What the dashboard asks about with this link."""
-        return playing.held(playing.Inputs(workload=self.workload, hardware=hardware), self.step)
+        job = playing.held(playing.Inputs(workload=self.workload, hardware=hardware), self.step)
+        return playing.Inputs(workload=job.workload, hardware=job.hardware)
 
 
 @pytest.fixture(params=CASES, scope="module")
@@ -159,7 +159,7 @@ def test_no_way_to_ask_tells_a_gain_where_a_step_refutes_the_link(
     layout = recording.ranks[0].layouts[-1]
     live = sim.job_in_recording(recording, hardware).tune(layout.bucket_indices)
     assert live.gain.refuted
-    assert why in gain_sentence(live, len(PAIRS))
+    assert why in live.gain.sentence
 
     monkeypatch.setattr(loop, "_hardware", lambda recording, link: hardware)
     found = loop.predict(recorded.recording, {}, PAIRS)
