@@ -287,6 +287,6 @@ def take_name(key: str, words: Mapping[str, str]) -> None:
 
 
 def keep_among(key: str, options: Collection[str]) -> None:
-    """Forget what was chosen with the box of ``key``, which is drawn next, where it is no option any more."""
+    """Turn the box of ``key``, which is drawn next, to its first option where its choice is none any more."""
     if st.session_state.get(key) not in (None, *options):
-        del st.session_state[key]
+        st.session_state[key] = next(iter(options))  # once forgotten, a browser goes on showing it
