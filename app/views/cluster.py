@@ -128,9 +128,8 @@ def _machine(cluster: Cluster, hardware: Hardware) -> None:
     st.subheader("What does an all-reduce take?")
     chart(draw_curve(rows), "curve", "Time and bus bandwidth of an all-reduce over its size")
     st.caption(
-        "Computed by NCCL's own cost model from data sheets: nothing is measured. Shaded: "
-        "the range in which a measurement may be expected. Bus bandwidth is nccl-tests': 2 "
-        "(n - 1) / n times size over time."
+        "Shaded: the range in which a measurement may be expected. Bus bandwidth is nccl-tests': "
+        "2 (n - 1) / n times size over time."
     )
 
 

@@ -188,11 +188,6 @@ def play_candidate(inputs: Inputs, candidate: Candidate, library: Library) -> Ca
         return replace(candidate, error=str(error))
 
 
-def are_alike(results: Sequence[Candidate]) -> bool:
-    """Whether all steps have as many micro-batches, so that they are the same work."""
-    return len({one.micro_batches for one in results}) <= 1
-
-
 def show(library: Library, asked: Asked) -> None:
     """Draw the page; a candidate that cannot be played is one line, and the others stay."""
     with st.sidebar:
@@ -231,9 +226,10 @@ def show(library: Library, asked: Asked) -> None:
         agreement = None if measured is None else judge(measured)[1]
     truth = {} if agreement is None else truth_rows(agreement, found, inputs)
     rows = [row | truth.get(row["candidate"], {}) for row in table_rows(found)]
-    # Why something failed must not be out of sight, right of all figures.
-    order = sorted(dict.fromkeys(name for row in rows for name in row), key=lambda name: name != "note")
-    order.sort(key=lambda name: name != "candidate")
+    # Why something failed, and what was measured, must not be out of sight, right of all figures.
+    first = ("candidate", "note", "step, ms", *_FASTER, *_MEASURED)
+    names = dict.fromkeys(name for row in rows for name in row)
+    order = sorted(names, key=lambda name: (*first, name).index(name))
     signed = (*_FASTER, "error, %", _MEASURED[-1])
     table(rows, _COLUMN_HELP, signed=signed, pinned="candidate", column_order=order)
     if agreement is not None:
@@ -280,7 +276,7 @@ def _candidate(place: int, library: Library) -> Candidate:
 
 def _headline(found: Sequence[Candidate], results: Sequence[Candidate]) -> None:
     """A card a candidate, the sentence that names the fastest, and a line for each that failed."""
-    base, is_same_work = found[0], are_alike(results)
+    base, is_same_work = found[0], len({one.micro_batches for one in results}) <= 1
     across = 2 if len(found) == 2 else _CARDS
     rows = [st.columns(across) for _ in range(0, len(found), across)]
     for place, one in zip([place for row in rows for place in row], found, strict=False):

@@ -185,7 +185,7 @@ def judge_gain(
     step of the job no gain can be told. Where the default is recommended ``instead_of`` another assignment,
     the sentence says what that one might gain.
     """
-    kept = "the default" if against == DEFAULT_WORDS else against
+    kept, them = ("the default", "it") if against == DEFAULT_WORDS else (against, "them")
     default_ns, draws, noise_ns = paired.default_ns, paired.draws, paired.noise_ns or 0
     gain, gain_ns = paired.gain(best), default_ns - paired.step_ns(best)
     figure, lacks = round(gain.told(gain_ns)), paired.shortfall(gain, gain_ns, default_ns)
@@ -204,7 +204,7 @@ def judge_gain(
         if draws.not_known:
             sentence += f"; not recorded, so not known: {' and '.join(draws.not_known)}"
     elif instead_of is None and lacks == "no_gain":
-        sentence = f"no contiguous assignment that was found is better than {against}; keep it"
+        sentence = f"no contiguous assignment that was found is better than {against}; keep {them}"
     else:
         unmeasured = ", on a machine that nobody measured" if paired.least > NOTHING else ""
         why = {
