@@ -21,7 +21,7 @@ from sim.nouns.report import Report
 from sim.nouns.timeline import Span, Timeline
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job
-from sim.truth.recorded_job import held_to
+from sim.truth.recorded_job import RecordedJob, held_to
 from sim.tuner.gain import DEFAULT_WORDS, BandPoint
 from sim.tuner.sweep import WHAT_IFS, SweepRow
 from sim.units import format_number
@@ -115,10 +115,12 @@ class Choice:
         options = dict(self.options)
         if self.pick == "recommended":
             return as_the_job(workload, recommended(), **options)
-        if self.pick == "given":
-            if self.given is None:
-                raise InputError("uploaded assignment: there is none; upload one, or choose another")
-            return as_the_job(workload, self.given, **options)
+        if self.pick in ("given", "as-run"):
+            used = () if self.pick == "given" or workload.job is None else workload.job.bucket_indices
+            given = Assignment(bucket_indices=used) if used else self.given
+            if given is None:
+                raise InputError(f"{PICK_WORDS[self.pick]}: there is none; upload one, or choose another")
+            return as_the_job(workload, given, **options)
         if self.pick == "cap":
             return sim.assign(workload, bucket_cap_mb=self.cap_mb, first_bucket_mb=self.first_mb, **options)
         if self.pick == "cap-list":
@@ -251,10 +253,10 @@ def as_measured(record: Record) -> Inputs:
 
 
 @memo(_GRADIENTS, _of_inputs)
-def held(inputs: Inputs, measured: Measurement) -> Inputs:
-    """The inputs as the job ran, held to the step that it took while it was recorded."""
+def held(inputs: Inputs, measured: Measurement) -> RecordedJob:
+    """The job, held to the step that it took while it was recorded."""
     job = held_to(inputs.workload, inputs.hardware, measured)
-    return replace(inputs, workload=one(job.workload), hardware=one(job.hardware))
+    return replace(job, workload=one(job.workload), hardware=one(job.hardware))
 
 
 @memo(_GRADIENTS, _of_inputs)
@@ -319,12 +321,15 @@ def default(inputs: Inputs, choice: Choice) -> Played:
 
 def recommended(inputs: Inputs, choice: Choice, found: Recommendation) -> Played:
     """What ``found`` says to set for the job of ``choice``, played; or what it has already."""
-    of, setting, job = Choice(pick="default"), found.setting, inputs.workload.job
-    if setting.pick != "default":
-        of = Choice(pick=setting.pick, cap_mb=setting.cap_mb if setting.pick == "cap" else None)
-    elif found.against != DEFAULT_WORDS and job is not None:
-        of = Choice(pick="given", given=one(Assignment(bucket_indices=job.bucket_indices)))
-    return play(inputs, replace(of, options=choice.switches(inputs.workload)))
+    pick, options = pick_of(found), choice.switches(inputs.workload)
+    cap_mb = found.setting.cap_mb if pick == "cap" else None
+    return play(inputs, Choice(pick=pick, cap_mb=cap_mb, options=options))
+
+
+def pick_of(found: Recommendation) -> Pick:
+    """What ``found`` says to set, or what the job has already."""
+    is_own = found.setting.pick == "default" and found.against != DEFAULT_WORDS
+    return "as-run" if is_own else found.setting.pick
 
 
 def round_cap_mb(inputs: Inputs, choice: Choice) -> float | None:

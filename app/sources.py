@@ -23,7 +23,7 @@ from app.memo import memo, one
 from app.playing import Inputs
 from app.widgets import Knob
 from app.widgets import ask as ask_for
-from app.words import CARRIED, counted, option_words, plain
+from app.words import CARRIED, counted, option_words, plain, sentence
 from sim.errors import InputError, SimError
 from sim.formats.record_files import recorded_step
 from sim.importer.imported import Imported, ImportOptions, Kind
@@ -32,12 +32,14 @@ from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import MAX_RANKS, Hardware
 from sim.nouns.measurement import Measurement, Record
 from sim.nouns.workload import Workload
+from sim.telling import tell_own_step
+from sim.truth.recorded_job import RecordedJob
 from sim.units import format_ms, format_size
 
 MEASURED, BUNDLED, UPLOAD = "measured", "bundled", "upload"
 _START_WORDS = {MEASURED: "measured run", BUNDLED: "bundled files", UPLOAD: "upload"}
 LIVE = "live: "  # what the names of records in the watched directory begin with
-_UPLOADS, _TOLD = "up", "told_of_uploads"
+_UPLOADS, _KEPT, _TOLD = "up", "up_kept", "told_of_uploads"
 _SAID: dict[Kind, str] = {
     "found": "Found in the files",
     "assumed": "Assumed, as they do not say it",
@@ -173,6 +175,7 @@ class Given:
 
     ``record`` is the name of the library's measured record of these inputs, None if there is none, and
     ``measured`` an uploaded one, or the steps of an uploaded trace. ``assignment`` was uploaded beside them.
+    ``job`` says how they are held to the step that their job took, where that is known.
     ``is_carried``: the inputs are those that a run was measured with, in place of those of the files.
     """
 
@@ -180,6 +183,7 @@ class Given:
     record: str | None
     measured: Record | None = None
     assignment: Assignment | None = None
+    job: RecordedJob | None = None
     is_carried: bool = False
 
 
@@ -260,7 +264,7 @@ def ask_upload() -> Outcome | None:
         "measured record. 50 MB a file; for larger ones `bucketsim import` on the command line makes small "
         "files to upload."
     )
-    files = kept_files("Files", _UPLOADS, words)
+    files = kept_files(words)
     if not files:
         return None
     with st.expander("Fill in what the files lack: ranks"):
@@ -276,27 +280,26 @@ def ask_upload() -> Outcome | None:
 
 def uploaded_workload() -> Workload | None:
     """The workload that was uploaded in this session, with what was filled in there, if there is one."""
-    files = st.session_state.get(f"{_UPLOADS}_kept")
+    files = st.session_state.get(_KEPT)
     outcome = read_files(files, st.session_state.get(_TOLD)) if files else ""
     return None if isinstance(outcome, str) else outcome.workload
 
 
-def kept_files(label: str, key: str, words: str) -> list[UploadedFile]:
+def kept_files(words: str) -> list[UploadedFile]:
     """Ask for files; those of this session stay while one looks elsewhere, where a widget forgets them."""
-    kept = f"{key}_kept"
 
     def forget() -> None:
-        st.session_state.pop(kept, None)
+        st.session_state.pop(_KEPT, None)
 
-    given = st.file_uploader(label, key=key, help=words, on_change=forget, accept_multiple_files=True)
+    given = st.file_uploader("Files", key=_UPLOADS, help=words, on_change=forget, accept_multiple_files=True)
     if given:
-        st.session_state[kept] = list(given)
-    files: list[UploadedFile] = st.session_state.get(kept, [])
+        st.session_state[_KEPT] = list(given)
+    files: list[UploadedFile] = st.session_state.get(_KEPT, [])
     if files and not given:
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
         names = ", ".join(file.name for file in files[:3])
         st.caption(plain(f"Still in use: {names}{more}. Give others to replace them."))
-        st.button("Forget these files", key=f"{key}_forget", on_click=forget, icon=":material/delete:")
+        st.button("Forget these files", key="up_forget", on_click=forget, icon=":material/delete:")
     return files
 
 
@@ -343,7 +346,7 @@ def _tell_read(uploaded: Imported) -> None:
     holds = ", ".join(words) or "no workload and no hardware"
     st.caption(plain(f"{', '.join(uploaded.formats)}: {holds}"))
     if uploaded.notes:
-        with st.expander("What was read", icon=":material/fact_check:"):
+        with st.expander("What was read", bool(uploaded.said("missing")), icon=":material/fact_check:"):
             for kind, title in _SAID.items():
                 sentences = [*map(plain, uploaded.said(kind))]
                 more = [f"and {len(sentences) - _MOST_LINES} more"] if len(sentences) > _MOST_LINES else []
@@ -381,7 +384,10 @@ def read(library: Library, asked: Asked) -> Given | None:
         own = (uploaded.workload, *uploaded.hardware[:1])
         if uploaded.record is not None and own == (inputs.workload, inputs.hardware):
             given = _as_measured(replace(given, measured=uploaded.record), uploaded.record)
-    return given if step is None else replace(given, inputs=playing.held(given.inputs, step))
+    if step is None:
+        return given
+    job = playing.held(given.inputs, step)
+    return replace(given, inputs=Inputs(workload=job.workload, hardware=job.hardware), job=job)
 
 
 @memo(32)
@@ -449,7 +455,10 @@ def cluster_hardware(cluster: Cluster) -> Hardware:
 
 
 def measured_run(library: Library, given: Given) -> Source | None:
-    """The measured run that belongs to the inputs: what was uploaded with them, else one in the library."""
+    """The measured run that belongs to the inputs: what was uploaded with them, else one in the library; none
+    where they were held to its very step, which tests nothing."""
+    if given.job is not None and given.job.is_held:
+        return None
     if given.measured is not None:
         return given.measured
     return None if given.record is None else library.records[given.record]
@@ -459,7 +468,7 @@ def tell_inputs(given: Given, asked: Asked) -> None:
     """Workload, hardware and when it was calibrated, and their files: several may have one name.
 
     And that a part of what is shown was not uploaded: it is bundled, and nobody need have meant it. Where the
-    inputs are those of a run, and under which switches a recorded job is asked about.
+    inputs are those of a run; of a recorded job its switches, and how it is held to the step that it took.
     """
     workload, hardware = given.inputs.workload, given.inputs.hardware
     when = hardware.provenance.get("date")
@@ -478,6 +487,11 @@ def tell_inputs(given: Given, asked: Asked) -> None:
     if workload.switches:
         switches = ", ".join(map(option_words, workload.switches.items()))
         st.caption(plain(f"As the job ran: {switches}. A switch that is set beside goes before its own."))
+    said, doubts = tell_own_step(given.job)
+    for line in said:
+        st.caption(f"{sentence(line)}.")
+    for doubt in doubts:
+        st.warning(sentence(doubt))
 
 
 def record_looked_at(library: Library) -> str | None:

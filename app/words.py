@@ -10,7 +10,7 @@ from sim.units import format_ms, format_number, format_percent
 
 Pick = str  # one of PICKS
 # Buckets of DistributedDataParallel, whose switches each of them takes.
-DDP_PICKS = ("default", "cap", "cap-list", "recommended", "single", "per-parameter", "given")
+DDP_PICKS = ("default", "cap", "cap-list", "recommended", "single", "per-parameter", "given", "as-run")
 PICK_WORDS: dict[str, str] = {
     "default": "DDP's default",
     "cap": "bucket_cap_mb",
@@ -19,6 +19,7 @@ PICK_WORDS: dict[str, str] = {
     "single": "single bucket",
     "per-parameter": "one per parameter",
     "given": "uploaded assignment",
+    "as-run": "buckets of the job itself",
     **{policy: f"not DDP: {style.words}" for policy, style in STYLES.items()},
     "zero1": "DeepSpeed ZeRO-1",
     "zero2": "DeepSpeed ZeRO-2",

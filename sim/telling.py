@@ -1,14 +1,15 @@
-"""What an agreement of measured and predicted comes to, in sentences and as a document: terminal and page say
-the same ones."""
+"""What measured and predicted come to, in sentences and as a document: the same in terminal and page."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import sim
+from sim.costs.doubts import doubts_about_step
 from sim.nouns.measurement import Record
 from sim.units import format_ms, format_percent, in_ms
 
 if TYPE_CHECKING:
+    from sim.truth.recorded_job import RecordedJob
     from sim.truth.scoring import Agreement, Regret
 
 _INTERVALS = ("step_low_ns", "step_high_ns", "exposed_low_ns", "exposed_high_ns")
@@ -81,3 +82,22 @@ def _tell_regret(regret: "Regret") -> str:
     behind = f"{format_ms(regret.regret_ns)} ({format_percent(regret.relative, 2)}) behind {regret.best}"
     noise = ": within noise" if regret.within_noise else ""
     return f'The candidate "recommended" was {behind} {shown}{noise}.'
+
+
+def tell_own_step(job: "RecordedJob | None", without: str = "") -> tuple[list[str], list[str]]:
+    """How far the parts were from the step that a job took, and what made that come out (``without``: how to
+    do without it); then what of it is doubtful, or why there is no such step."""
+    if job is None or (own := job.own) is None:
+        return [], [f"not held to the recorded step: {job.why_not}"] if job and job.why_not else []
+    off = format_percent(own.parts_ns / own.step_ns - 1 if own.step_ns else 0.0, sign=True)
+    said = f"{format_ms(own.step_ns)} over {own.steps} steps; its parts alone say {format_ms(own.parts_ns)}"
+    told = [f"the job's own step: {said} ({off})"]
+    if job.is_held:
+        held = "nearest to" if doubts_about_step(own.hardware) else "held to"
+        factors = (f"{one.name} {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in own.factors)
+        told.append(f"{held} the job's own recorded step: {', '.join(factors)}{without}")
+    if own.recorder_ns:
+        told.append(
+            f"{in_ms(own.recorder_ns)} ms of the recorded step are the recorder's, and in no prediction"
+        )
+    return told, [f"doubtful: {doubt}" for doubt in own.doubtful]

@@ -5,6 +5,7 @@ one reads; what has to be searched for fills its own last, and a knob that is tu
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from time import sleep
@@ -75,7 +76,10 @@ FAMILY_WORDS: dict[str, str] = {
 
 def show(library: Library, source: Asked, validation: st.Page) -> None:
     """Draw the page, from the most urgent question down; ``validation`` is the page that tells more of it."""
-    choice, what_if = tune_knobs.show(source)
+    known = None
+    with suppress(SimError):  # told below: an error leaves the sidebar as it is
+        known = sources.read(library, source)
+    choice, what_if = tune_knobs.show(known)
     st.title("Tune")
     given = sources.read(library, source)
     if given is None:
@@ -138,13 +142,13 @@ def under_words(options: Options) -> str:
 
 def _strip(found: Recommendation, choice: Choice, options: Options) -> None:
     """The answer in a line, with the button that shows it; before any figure."""
-    pick, cap_mb = found.setting.pick, found.setting.cap_mb
+    pick, cap_mb = playing.pick_of(found), found.setting.cap_mb
     is_cap_shown = choice.pick == "cap" and choice.cap_mb == cap_mb and choice.first_mb is None
     is_shown = is_cap_shown if pick == "cap" else choice.pick == pick
     with st.container(horizontal=True, vertical_alignment="center", border=True):
         st.markdown(f"**{plain(answer_sentence(found, under_words(options)))}**", width="stretch")
         st.button(
-            "Shown" if is_shown else "Apply the recommended",
+            "Shown" if is_shown else "Show it",
             key="apply",
             on_click=partial(tune_knobs.show_answer, pick, cap_mb if pick == "cap" else None, options),
             disabled=is_shown,
@@ -208,7 +212,7 @@ def _show_answer(
     """The answer whole; ``measured`` is what real ranks took with it, in a sentence."""
     best, count = "The recommended buckets", len(found.assignment.bucket_indices)
     with st.container(border=True):
-        st.subheader("Recommended")
+        st.subheader("What to set")
         st.markdown(f"**{plain(answer_sentence(found, under))}**")
         if found.setting.pick != "default":
             if measured is not None:

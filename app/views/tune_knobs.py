@@ -1,6 +1,6 @@
 """The sidebar of the Tune page: an assignment with every switch of its system, and what-ifs.
 
-It only asks; reading files comes after, so that an error in one leaves every knob in its place.
+It only asks: an error in a file leaves every knob in its place.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 import streamlit as st
 
 from app.playing import KEYS, Choice, Options, WhatIf
-from app.sources import Asked
+from app.sources import Given
 from app.widgets import MOST, Knob, ask, take_name
 from app.words import DDP_PICKS, PICK_WORDS, PICKS, Pick
 from sim.nouns.ddp_switches import Switches
@@ -181,11 +181,11 @@ _HAND = st.components.v2.component(
 )
 
 
-def show(source: Asked) -> tuple[Choice, WhatIf]:
-    """Draw the sidebar and read it, below what is looked at."""
+def show(given: Given | None) -> tuple[Choice, WhatIf]:
+    """Draw the sidebar and read it, below what is looked at; ``given`` None could not be read."""
     take_name("pick", PICK_WORDS)
     with st.sidebar:
-        choice = _choice(source)
+        choice = _choice(given)
         what_if = _what_ifs()
         # The page is run anew once the hand has let go of a slider, which is drawn with on_change="ignore".
         sliders = [CAP_SLIDER, *(KEYS[field] for field in SLIDERS)]
@@ -218,8 +218,10 @@ def show_answer(pick: Pick, cap_mb: float | None, options: Options) -> None:
     show_pick(pick, cap_mb)
 
 
-def _choice(source: Asked) -> Choice:
-    picks = [pick for pick in PICKS if pick != "given" or (source.uploaded and source.uploaded.assignment)]
+def _choice(given: Given | None) -> Choice:
+    job = None if given is None else given.inputs.workload.job
+    has = {"given": given and given.assignment, "as-run": job and job.bucket_indices}
+    picks = [pick for pick in PICKS if has.get(pick, True)]
     words = (
         "Which assignment the page shows. DDP's default is not `bucket_cap_mb=25`: it has a "
         "small first bucket of 1 MiB, which `bucket_cap_mb` set to any number has not."

@@ -13,7 +13,7 @@ from sim.cli import options, printing
 from sim.cli.options import Kind, choice, file_option, option, write
 from sim.cli.printing import Answer, note, progress, say, say_notes, table
 from sim.columns import Column, by_place, ms, percent, plain, size
-from sim.costs.doubts import doubts_about_step, rests_on
+from sim.costs.doubts import rests_on
 from sim.errors import InputError, SimError
 from sim.formats.record_files import recorded_step
 from sim.nouns.assignment import bucket_bytes
@@ -24,6 +24,7 @@ from sim.nouns.timeline import BucketRow, Iteration
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job, own_buckets
 from sim.systems.simulate import simulated_step_ns
+from sim.telling import tell_own_step
 from sim.units import format_ms, format_number, format_percent, format_sizes, in_ms
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ def load_inputs(
 
 def tell_held(job: "RecordedJob") -> None:
     """How the job ran, how far the parts were from its own step, and what made that come out; why not."""
-    own = job.own
     if job.workload.switches:
         told = ", ".join(f"{name}={value}" for name, value in job.workload.switches.items())
         say(f"the job's switches: {told} (--set: otherwise)")
@@ -73,21 +73,11 @@ def tell_held(job: "RecordedJob") -> None:
             say(f"the job's own buckets: {told}; a step with them: {took}")
     except SimError as error:  # what is asked may need none of the job's own
         note(f"no step with the job's own buckets: {error}")
-    if own is None:
-        if job.why_not:
-            note(f"not held to the recorded step: {job.why_not}")
-        return
-    off = format_percent(own.parts_ns / own.step_ns - 1 if own.step_ns else 0.0, sign=True)
-    said = f"{format_ms(own.step_ns)} over {own.steps} steps; its parts alone say {format_ms(own.parts_ns)}"
-    say(f"the job's own step: {said} ({off})")
-    factors = (f"{one.name} {one.value:.3f} ({one.low:.2f} to {one.high:.2f})" for one in own.factors)
-    held = "nearest to" if doubts_about_step(own.hardware) else "held to"
-    if job.is_held:
-        say(f"{held} the job's own recorded step: {', '.join(factors)} (--parts: without)")
-    if own.recorder_ns:
-        say(f"{in_ms(own.recorder_ns)} ms of the recorded step are the recorder's, and in no prediction")
-    for doubt in own.doubtful:
-        note(f"doubtful: {doubt}")
+    said, doubts = tell_own_step(job, " (--parts: without)")
+    for line in said:
+        say(line)
+    for line in doubts:
+        note(line)
 
 
 # simulate

@@ -29,10 +29,9 @@ QUICK = settings(max_examples=tries(40), suppress_health_check=[HealthCheck.func
 def sidebar() -> None:
     import streamlit as st
 
-    from app.sources import Asked
     from app.views import tune_knobs
 
-    choice, what_if = tune_knobs.show(Asked())
+    choice, what_if = tune_knobs.show(None)
     for told in (repr(choice), choice.words, repr(what_if)):
         st.text(told)
 
@@ -228,7 +227,7 @@ UPLOADED_ZERO = Choice(pick="given", options=(("static_graph", True),), given=si
     [
         *((Choice(pick="cap-list", caps=caps), "cap.*not legal; give") for caps in ("", "1, x", "1, -2")),
         *((Choice(pick="cap-list", caps=caps), "cap.*not legal; give") for caps in ("1, nan", "[1, inf]")),
-        (Choice(pick="given"), "upload one"),
+        *((Choice(pick=pick), "upload one") for pick in ("given", "as-run")),
         (UPLOADED_ZERO, "zero1"),  # switches of DDP do not fit it
     ],
 )

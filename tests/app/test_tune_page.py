@@ -42,10 +42,13 @@ from tests.app.conftest import (
     open_page,
     plain,
     said,
+    upload,
     visit,
 )
 from tests.effort import PATIENCE_S
+from tests.importer.built_traces import Dialect, build
 from tests.saving import measure_anew
+from tests.truth.test_traced_job import LATE
 
 GAIN = "Gain against DDP's default"
 STARS = ("recommended cap", "best round cap")
@@ -211,6 +214,17 @@ def test_applying_leaves_no_cap_for_the_first_bucket_and_no_switch_that_is_not_s
     assert page.selectbox(key="comm_hook").value == "none"
     assert page.number_input(key="first").value is None
     assert page.button(key="apply").disabled
+
+
+def test_a_traced_job_is_told_with_its_own_buckets_and_step(page: AppTest) -> None:
+    """All ranks wait for one, which no part holds."""
+    texts, _ = build(LATE, Dialect())
+    page.query_params["start"] = "upload"
+    upload(page.run(), *((f"rank{rank}.json", text) for rank, text in enumerate(texts)))
+    assert "ms longer than their parts on this link (last came rank 1" in plain(page.warning)
+    own = page.button(key="apply").click().run().selectbox(key="pick").value
+    assert (own, page.button(key="apply").disabled) == ("as-run", True)
+    assert f"its parts alone say {cards(page)['Step time']}" in said(page)
 
 
 def test_a_cap_that_is_far_behind_is_the_answer_only_where_it_cannot_be_told_apart(

@@ -129,7 +129,7 @@ def test_a_page_with_a_bad_upload_goes_on_and_a_trace_gives_a_recommendation(
     assert headline(page)["Step time"].endswith("ms")
     choose(page, "Start from", "upload")
     upload(page, LABEL, *trace)
-    page.get_by_role("heading", name="Recommended").wait_for()
+    page.get_by_role("heading", name="What to set").wait_for()
     sidebar = page.get_by_test_id("stSidebar").inner_text()
     assert f"{LAYERS} gradients" in sidebar
     assert "2 ranks" in sidebar
