@@ -64,7 +64,7 @@ def tell_held(job: "RecordedJob") -> None:
     """How the job ran, how far the parts were from its own step, and what made that come out; why not."""
     if job.workload.switches:
         told = ", ".join(f"{name}={value}" for name, value in job.workload.switches.items())
-        say(f"the job's switches: {told} (--set: otherwise)")
+        say(f"switches: {told} (the job's own, and what --set gives)")
     try:
         if (buckets := own_buckets(job.workload)) is not None:
             took = format_ms(simulated_step_ns(job.workload, job.hardware, buckets))

@@ -147,7 +147,7 @@ def doctor() -> Answer:
 
 def diagnose() -> Diagnosis:
     """Look at this machine, in little more than the time torch takes to import; nothing is left behind."""
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # before this process adds to it
+    load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None  # before this adds to it
     versions = {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
     return Diagnosis(
         platform=sys.platform,
