@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import sim
-from app import playing
+from app import playing, sources
 from app.playing import Choice, round_cap_mb
 from app.views.tune import answer_sentence
 from sim.autotuner import loop
@@ -132,6 +132,8 @@ def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest
     assert told(loop.predict(recorded.recording, {}, PAIRS)) == expected
 
     page = recorded.page(hardware)
+    step = sources.Given(inputs=page, record="its very step", job=recorded.job)
+    assert sources.measured_run(sources.Library(workloads={}, hardware={}, records={}), step) is None
     assert told(playing.tune(page)) == expected
     answer = playing.recommended(page, Choice(pick="default"), playing.tune(page)).report.step_ns
     assert (asked.baseline.step_ns - answer, answer) == (asked.setting.saved_ns, asked.setting.step_ns)
