@@ -123,7 +123,7 @@ def tune(
     )
     proof = _tell_proof(problem, optimum)
     if best is not nominal:
-        proof = f"not what is recommended, but of the step as given: {proof}"
+        proof = f"of the buckets that are best by the times as given, not of these: {proof}"
     if paired.draws.rests_on:
         proof += f"; rests on {'; '.join(paired.draws.rests_on)}"
     return Recommendation(
