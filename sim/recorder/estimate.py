@@ -181,8 +181,7 @@ def _walk(
     except InputError as error:
         if error.__cause__ is None:
             raise
-        what = _what_needs_data(error.__cause__)
-        raise InputError(f"step: it needs data, which an estimate has none of ({what}); record it") from error
+        raise InputError(f"step: {_told(error.__cause__)}; record it") from error
     if sparse := [gradient.name for gradient in counted.gradients if gradient.sparse]:
         raise InputError(f"step: {sparse[0]}'s sparse gradient is as large as lookups are; record it")
     if any(hasattr(module, "_orig_mod") for module in step.model.modules()):
@@ -193,10 +192,11 @@ def _walk(
     return counted, counting
 
 
-def _what_needs_data(error: BaseException) -> str:
-    """The operator where torch names it, and the line of the user's code."""
+def _told(error: BaseException) -> str:
+    """What failed, where torch names the operator for want of data, and the line of the user's code."""
     operator = getattr(error, "func", None)
-    what = describe(error) if operator is None else f"{operator} needs data"
+    raised = f"on tensors without data it raised {describe(error)}"
+    what = f"it needs data, which an estimate has none of: {operator}" if operator else raised
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(("<", _TORCH, _OURS)):
             return f"{what}, in {frame.name} ({Path(frame.filename).name}:{frame.lineno}: {frame.line})"
@@ -240,6 +240,7 @@ def stand_ins() -> Iterator[FakeTensorMode]:
         mock.patch.object(torch.autocast, "__init__", on_cpu),
         # by which ``Module.to`` swaps parameters with what becomes of them: torch cannot swap stand-ins
         mock.patch.object(torch.utils, "swap_tensors", lambda one, other: setattr(one, "data", other.data)),
+        mock.patch("torch._subclasses.fake_tensor.log.disabled", True),  # what it cannot do is raised, too
         # torch's draws until all is in range, and looks; nothing to fill, as torch has it for meta tensors
         mock.patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         FakeTensorMode(allow_non_fake_inputs=True) as mode,

@@ -201,7 +201,7 @@ def huggingface(
             pictures = torch.randn(batch, getattr(config, "num_channels", 3), height, width)
             return model, {"pixel_values": pictures, "labels": torch.randint(config.num_labels, (batch,))}
         text_config = config.get_text_config()
-        if tokens > (longest := getattr(text_config, "max_position_embeddings", tokens)):
+        if tokens > (longest := getattr(text_config, "max_position_embeddings", -1)) > 0:
             raise InputError(f"tokens: {tokens} is not legal; max_position_embeddings is {longest}")
         text = torch.randint(text_config.vocab_size, (batch, tokens))
     decoded = {"decoder_input_ids": text} if head == "Seq2SeqLM" else {}
