@@ -14,14 +14,14 @@ from sim.nouns.checks import Legal
 from sim.nouns.ddp_switches import SETTINGS, SWITCHES, read_switches
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Setting
-from sim.nouns.workload import Workload
+from sim.nouns.workload import AsRun, Workload
+from sim.systems.ddp_assignment import as_the_job
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
 from sim.tuner.caps import cap_curve
 from sim.tuner.problem import Problem
+from sim.tuner.recommend import compared_with, tune
 from sim.units import format_ms
-
-_DEFAULT_MB = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +51,11 @@ class Framework:
             return self.hooks is None or value in self.hooks
         return name in CAP_KWARGS or name in SETTINGS or self.takes is None or name in self.takes
 
-    def can_cap(self, **kwargs: Any) -> bool:
-        """Whether the caps among these keywords reach DistributedDataParallel as they are."""
-        cap = kwargs.get("bucket_cap_mb", 0)
-        passes = self.takes is None or self.takes.issuperset(kwargs.keys() & {*CAP_KWARGS})
-        is_dropped = self.drops_default and cap == _DEFAULT_MB
+    def can_cap(self, made: Assignment) -> bool:
+        """Whether caps make these buckets, and reach DistributedDataParallel as they are."""
+        cap, given = made.ddp_kwargs.get("bucket_cap_mb", 0), made.ddp_kwargs.keys() & {*CAP_KWARGS}
+        passes = made.by_keywords and (self.takes is None or self.takes.issuperset(given))
+        is_dropped = self.drops_default and cap == 25
         return passes and not is_dropped and not (self.whole_caps and cap % 1)
 
 
@@ -123,13 +123,12 @@ def nearest_setting(
 ) -> NearestSetting:
     """The setting of ``framework`` whose step is shortest, with the lines that set it.
 
-    It is ``setting``, or its round cap, where that is given and the framework can set it. Else it is the best
-    cap that it can set, under those switches of ``assignment`` that it can set, DDP's default, or
-    ``assignment`` itself if it can set all its keywords.
+    It is ``setting``, or its round cap, where that is given and the framework can set it; of a job with
+    switches that it cannot set, what ``sim.tune`` says without them. Else it is the best cap that it can set,
+    DDP's default, or ``assignment`` itself if it can set all its keywords.
 
     Args:
-        workload: what backward makes ready.
-        hardware: what the machine carries.
+        workload, hardware: what backward makes ready, and what the machine carries.
         assignment: what is wished for, such as ``sim.tune``'s.
         framework: one of ``FRAMEWORKS``.
         setting: what ``sim.tune`` says to set for this very job.
@@ -137,8 +136,7 @@ def nearest_setting(
     Raises:
         AssignmentError: the assignment does not fit ``workload``.
         InputError: a framework that is not known, or a switch that is not legal.
-        NotModelledError: an assignment of another system than DistributedDataParallel, or a workload that
-            the framework cannot train with the switches that it has.
+        NotModelledError: another system, or a workload that the framework's switches cannot train.
     """
     Legal(words=tuple(FRAMEWORKS)).take("framework", framework)
     assignment.check_fits(workload)
@@ -151,23 +149,24 @@ def nearest_setting(
     asked = assignment.ddp_kwargs | assignment.settings
     lacks = [name for name, value in asked.items() if not row.can_set(name, value)]
     switches = {name: value for name, value in asked.items() if name not in (*CAP_KWARGS, *lacks)}
-    workload = replace(workload, job=None)  # what a framework cannot set is not set
-    job = workload.with_switches(switches)
-    problem = Problem(job, hardware)
-    said = [] if lacks or setting is None else [None if setting.pick == "default" else setting.cap_mb or 0.0]
-    tried = [assign(job, bucket_cap_mb=cap) for cap in said if cap is None or row.can_cap(bucket_cap_mb=cap)]
+    job = replace(workload, job=replace(workload.job or AsRun(), switches=switches))  # no more is set
+    if lacks and setting is not None:
+        found = tune(job, hardware)
+        assignment, setting = found.assignment, found.setting
+    problem, tried = Problem(job, hardware), list[Assignment]()
+    if setting is not None:
+        kept = {"default": compared_with(problem)[0], "recommended": assignment}.get(setting.pick)
+        cap = None if setting.cap_mb is None else assign(job, bucket_cap_mb=setting.cap_mb)
+        tried = [one for one in (kept, cap) if one is not None and row.can_cap(one)][:1]
     if not tried:
         curve = cap_curve(problem)
         by_step = map(curve.cap_mb, np.argsort(curve.steps_ns, kind="stable").tolist())
-        best_caps = islice((cap for cap in by_step if row.can_cap(bucket_cap_mb=cap)), 1)
-        tried = [assign(job, bucket_cap_mb=cap) for cap in (None, *best_caps)]
-        tried += [assignment] * (
-            not lacks and assignment.by_keywords and row.can_cap(**assignment.ddp_kwargs)
-        )
+        caps = (one for one in (assign(job, bucket_cap_mb=cap) for cap in by_step) if row.can_cap(one))
+        tried = [assign(job), *islice(caps, 1)] + [assignment] * (not lacks and row.can_cap(assignment))
     best = min(tried, key=lambda one: problem.sync_end_ns(one.bucket_indices))
-    step_ns, asked_ns, default_ns = (
-        simulated_step_ns(workload, hardware, one) for one in (best, assignment, assign(job))
-    )
+    wished = as_the_job(job, Assignment(bucket_indices=assignment.bucket_indices))
+    each = (simulated_step_ns(job, hardware, one) for one in (best, wished, assign(job)))
+    step_ns, asked_ns, default_ns = each
     lacking = ", ".join(f"{name}={asked[name]!r}" for name in lacks)
     elsewhere = ", ".join(f"{name}={value!r}" for name, value in best.settings.items())
     told = [

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 from sim.costs.doubts import doubts_about_step, notes_of
 from sim.metrics.bottleneck import critical_path
@@ -18,8 +19,8 @@ from sim.tuner.draws import DRAWS, Draws
 from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, judge_gain, over_merges
 from sim.tuner.optimum import Optimum, find_optimum
 from sim.tuner.problem import Buckets, Problem
-from sim.tuner.setting import find_plateau, find_setting
-from sim.tuner.sweep import sweep
+from sim.tuner.setting import ROUNDEST_MB, find_plateau, find_setting
+from sim.tuner.sweep import CAPS_MB, sweep
 from sim.units import MIB, format_ms, format_percent
 
 DEFAULT = "default"
@@ -163,9 +164,12 @@ def gain(
 
 
 def compared_with(problem: Problem) -> tuple[Assignment, str]:
-    """What a gain is told against, and in words: DDP's default, or the buckets that the job had instead."""
-    own = own_buckets(problem.job)
-    return (problem.default, DEFAULT_WORDS) if own is None else (own, IN_USE)
+    """What a gain is told against, and in words: DDP's default, or the job's buckets, by their keyword."""
+    if (own := own_buckets(problem.job)) is None:
+        return problem.default, DEFAULT_WORDS
+    caps = (assign(problem.workload, bucket_cap_mb=cap) for cap in chain(*ROUNDEST_MB, CAPS_MB))
+    alike = (as_the_job(problem.job, one) for one in caps if one.bucket_indices == own.bucket_indices)
+    return next(alike, None) or as_assignment(problem, own.bucket_indices), IN_USE
 
 
 def best(

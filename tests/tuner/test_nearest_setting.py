@@ -13,11 +13,11 @@ from sim.cli.tuning import TARGETS
 from sim.errors import InputError, NotModelledError
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
-from sim.nouns.workload import Workload
+from sim.nouns.workload import AsRun, Workload
 from sim.systems.simulate import simulated_step_ns
 from sim.tuner.frameworks import FRAMEWORKS
 from sim.tuner.others import best_of, megatron_settings
-from sim.units import MIB
+from sim.units import MIB, format_ms
 from tests.commands import bucketsim
 from tests.effort import tries
 from tests.handmade import handmade, wired
@@ -37,11 +37,6 @@ def job(*sizes_mb: float, latency_ms: float = 1) -> Case:
     workload = handmade(ready, sizes, name="job", names="layer{}", forward_ns=MS, optimizer_ns=MS)
     times = {size * MIB: round((latency_ms + size) * MS) for size in (1, 99)}
     return workload, wired(times)
-
-
-def step_of(case: Case, **options: Any) -> int:
-    workload, hardware = case
-    return sim.simulate(workload, hardware, sim.assign(workload, **options), "analytic").step_ns
 
 
 def nearest(case: Case, framework: str, asked: Assignment | None = None) -> Any:
@@ -67,7 +62,7 @@ def test_no_integer_is_much_better(case: Case, searches: bool) -> None:
     asked = sim.assign(case[0], bucket_cap_mb=3.7, **switches)
     found = nearest(case, "transformers", asked)
     passes = {cap: {"bucket_cap_mb": cap} for cap in range(1, 60)} | {25: {}}
-    assert found.step_ns <= 1.01 * min(step_of(case, **switches, **one) for one in passes.values())
+    assert found.step_ns <= 1.01 * min(step(*case, "ddp", **switches, **one) for one in passes.values())
 
 
 @pytest.mark.parametrize("case", JOBS.values(), ids=JOBS.keys())
@@ -134,6 +129,25 @@ def test_what_tune_says_to_set_is_set(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("views", [{}, {"gradient_as_bucket_view": True}], ids=str)
+@pytest.mark.parametrize("own", [{"bucket_cap_mb": 4}, {"bucket_cap_mb_list": [2.0, 6.0, 16.0]}], ids=str)
+def test_where_nothing_is_gained_the_job_keeps_its_own(own: Any, views: dict[str, Any]) -> None:
+    """By the cap that was typed; a switch that cannot be set is in none of the times that are told."""
+    workload, free = JOBS["even"][0], wired({0: 1, 99 * MIB: 2})
+    used = sim.assign(workload, **own).bucket_indices
+    recorded = replace(workload, job=AsRun(switches=views, bucket_indices=used))
+    answer = sim.tune(recorded, free)
+    asked, best = answer.assignment, replace(answer.setting, pick="recommended")  # which has no cap
+    for framework in FRAMEWORKS if "bucket_cap_mb" in own else ("lightning", "ray", "mmengine"):
+        made = sim.nearest_setting(recorded, free, asked, framework, setting=answer.setting)
+        assert (made.assignment.bucket_indices, made.lines.count(format_ms(made.step_ns)) >= 2) == (
+            used,
+            True,
+        )
+        assert all(made.assignment.ddp_kwargs[name] == value for name, value in own.items())
+    assert sim.nearest_setting(recorded, free, asked, "lightning", setting=best).assignment == asked
+
+
 CASES = [
     {"bucket_cap_mb": 3.7},
     {"bucket_cap_mb": 25},
@@ -154,8 +168,7 @@ def test_the_real_framework_hands_these_keywords_to_ddp(
     case = JOBS["large at the end"]
     found = nearest(case, framework, sim.assign(case[0], **options))
     kwargs = passed_on(framework, found.lines, tmp_path)
-    made = sim.assign(case[0], **kwargs)
-    assert made.bucket_indices == found.assignment.bucket_indices
+    assert sim.assign(case[0], **kwargs).bucket_indices == found.assignment.bucket_indices
     on = {name: value for name, value in found.assignment.ddp_kwargs.items() if value is not False}
     assert {name: value for name, value in kwargs.items() if value is not False} == on
 
