@@ -257,7 +257,7 @@ def sized(
     if len(cluster.hosts) == 1 and cluster.placement is None and cluster.network is not None:
         count = hosts if world_size is None else -(-world_size // cluster.kinds[0].gpus)
         if count is not None:
-            Legal(least=1, most=MAX_HOSTS).take("hosts", count)
+            Legal(least=1, most=MAX_HOSTS).take("hosts" if count or hosts == 0 else "world_size", count)
             cluster = replace(cluster, hosts=(replace(cluster.hosts[0], count=count),))
         hosts = None
     if hosts is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 from sim.costs.doubts import doubts_about_step, notes_of
@@ -13,7 +14,7 @@ from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job, initial_buckets, own_buckets, rebuilt_buckets
 from sim.systems.registry import assign
-from sim.systems.simulate import simulate
+from sim.systems.simulate import simulate, simulated_step_ns
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.draws import DRAWS, Draws
 from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, judge_gain, over_merges
@@ -82,17 +83,18 @@ def tune(
     problem = Problem(workload, hardware, progress)
     curve = cap_curve(problem)
     optimum = _search(problem, curve)
-    nominal = as_assignment(problem, optimum.buckets)
-    families = {
-        DEFAULT: problem.default,
-        CAP: as_the_job(workload, _best_cap(problem, curve)),
-        ANY_BUCKETS: nominal,
-    }
+    nominal, cap = as_assignment(problem, optimum.buckets), as_the_job(workload, _best_cap(problem, curve))
     default, against = compared_with(problem)
+    able = [problem.default, cap, nominal, default]
+    if problem.switches.comm_hook is not None:  # what it computes of a bucket is in no search
+        played = partial(simulated_step_ns, workload, hardware)
+        able = [one for one in able if played(one) <= played(default)]
+        nominal = min(able[::-1], key=played)
+    families = {DEFAULT: problem.default, CAP: cap, ANY_BUCKETS: nominal}
     paired = Paired(Draws(problem, draws, seed), default)
     best = default  # where nothing is known of the machine that trains
     if not doubts_about_step(hardware):
-        best = choose(paired, [*families.values(), default], nominal)
+        best = choose(paired, able, nominal)
     gain = judge_gain(paired, best, against=against, instead_of=nominal if best is default else None)
 
     problem.tell("playing the answer")
@@ -217,9 +219,8 @@ def notes_on(workload: Workload, exposed_ns: int) -> tuple[str, ...]:
     """What the search could not try, and how to let it; ``exposed_ns`` is what the best step exposes."""
     if not workload.is_of_whole_buckets:
         return ()
-    left = (
-        f", which might hide some of the {format_ms(exposed_ns)} that stay exposed," if exposed_ns > 0 else ""
-    )
+    left = f", which might hide some of the {format_ms(exposed_ns)} that stay exposed,"
+    left = left if exposed_ns > 0 else ""
     return (
         f"gradients are not told apart: each of the {len(workload.gradients)} here is a whole bucket as it "
         f"ran, so that buckets were merged and never divided, and smaller ones{left} were not tried; to name "

@@ -74,6 +74,7 @@ def test_ranks_fill_host_after_host(machine: str | Cluster) -> None:
         ("dgx_a100", {"hosts": [2, 2]}, "hosts: 2 occurs twice"),
         ("dgx_a100", {"hosts": [2], "world_size": [8]}, "world_size: not legal with hosts"),
         ("dgx_a100", {"hosts": [1_000_001]}, "hosts: 1000001 is not legal; .* at most 1000000"),
+        ("dgx_a100", {"world_size": [0]}, "world_size: 0 is not legal"),
         ("dgx_a100", {"world_size": [100_000_000]}, "hosts: 12500000 is not legal; .* at most 1000000"),
         ("pcie_box", {"world_size": [5]}, "world_size of 'pcie_x4': 5 is not legal; .* at most 4"),
         ("dgx_a100", {"hosts": 2}, "hosts: 2 is not legal; give a sequence"),

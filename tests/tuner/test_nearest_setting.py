@@ -35,15 +35,11 @@ def job(*sizes_mb: float, latency_ms: float = 1) -> Case:
     ready = [(count - index) * MS for index in range(count)]
     sizes = [int(size * MIB) for size in sizes_mb]
     workload = handmade(ready, sizes, name="job", names="layer{}", forward_ns=MS, optimizer_ns=MS)
-    times = {size * MIB: round((latency_ms + size) * MS) for size in (1, 99)}
-    return workload, wired(times)
+    return workload, wired({size * MIB: round((latency_ms + size) * MS) for size in (1, 99)})
 
 
 def nearest(case: Case, framework: str, asked: Assignment | None = None) -> Any:
-    workload, hardware = case
-    return sim.nearest_setting(
-        workload, hardware, asked or sim.tune(workload, hardware).assignment, framework
-    )
+    return sim.nearest_setting(*case, asked or sim.tune(*case).assignment, framework)
 
 
 JOBS = {
@@ -124,9 +120,8 @@ def test_what_tune_says_to_set_is_set(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(sim.to_text(sim.assign(sim.load_workload(GPT))))
     untimed = bucketsim("export", GPT, "--assignment", tmp_path / "a.json", "--as", "ray")
     assert (untimed.code, "--as ray needs --hardware" in untimed.err) == (1, True)
-    assert said.out.endswith(
-        "TrainingArguments(ddp_bucket_cap_mb=1, ddp_find_unused_parameters=False)  # with your own\n"
-    )
+    given = "TrainingArguments(ddp_bucket_cap_mb=1, ddp_find_unused_parameters=False)  # with your own\n"
+    assert said.out.endswith(given)
 
 
 @pytest.mark.parametrize("views", [{}, {"gradient_as_bucket_view": True}], ids=str)
@@ -232,9 +227,8 @@ def test_what_cannot_be_trained_or_timed_says_why() -> None:
     workload = resnet50()
     with pytest.raises(NotModelledError, match="no all_gather curve"):
         best_of(workload, link(10), "zero1")
-    sparse = replace(
-        workload, gradients=(replace(workload.gradients[0], sparse=True), *workload.gradients[1:])
-    )
+    first, *others = workload.gradients
+    sparse = replace(workload, gradients=(replace(first, sparse=True), *others))
     with pytest.raises((InputError, NotModelledError), match="sparse"):
         best_of(sparse, equipped(10), "zero1")
 
