@@ -107,7 +107,8 @@ class Setting:
 class Recommendation:
     """The tuner's answer. ``lower_bound_ns`` bounds ``sync_end_ns`` over all partitions that are
     contiguous in ready order within each dtype and device; ``proved_optimal`` is over the same, to within
-    one ns a gradient where copies back are rounded one by one (``lower_bound_ns`` then says how far).
+    one ns a gradient where copies back are rounded one by one (``lower_bound_ns`` then says how far). On a
+    ``shared_connection`` both are of small messages that share the wire as others do.
 
     ``critical_path`` and ``baseline_path`` are the spans that decide the end of the recommended step and of
     DDP's default. ``notes`` say what the search could not know, and how to let it. ``setting`` is what to

@@ -212,6 +212,8 @@ def _tell_proof(problem: Problem, optimum: Optimum) -> str:
     words += over_merges(problem.workload)
     if not optimum.is_proved and optimum.at_least_ns:
         words += f"; at most {format_percent(end / optimum.at_least_ns - 1, 2)} above the optimum"
+    if problem.machine.small_bytes:  # ``Problem.for_search``
+        words += ", small messages taken to share the wire as others do"
     return words
 
 
