@@ -83,8 +83,7 @@ def estimate(
         autocast: ``bfloat16`` or ``float16``: the forward runs under autocast.
 
     Raises:
-        InputError: an illegal argument, no time and no device to take one from, or a step that
-            cannot be walked, such as one that needs data.
+        InputError: an illegal argument, nothing that tells a time, or a step that cannot be walked.
         NotModelledError: a compiled module.
     """
     known = {"forward_ns": forward_ns, "backward_ns": backward_ns, "optimizer_ns": optimizer_ns}
