@@ -113,7 +113,7 @@ def simulate(
         other, _ = sim.scale(workload, hardware, backward=slowest)
         other = replace(other, name=f"{workload.name}, backward x {format_number(slowest, 6)}")
     report = sim.summarize(sim.simulate(workload, hardware, assignment, iteration=iteration, slowest=other))
-    ahead = printing.to_tune(workload_file, hardware_file)
+    ahead = printing.to_tune(workload_file, hardware_file, policy)
     if assignment_file is not None:
         ahead = printing.to_replay(workload_file, hardware_file, hardware, assignment_file)
     return Answer(report, lambda: _print_report(report, workload), ahead)

@@ -29,6 +29,7 @@ from sim.formats.record_files import box_in
 from sim.nouns.hardware import Hardware
 
 Row = TypeVar("Row")
+TUNED = ("ddp", "zero1", "zero2", "megatron", "fully_shard")  # policies whose buckets are tuned
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _EVERY_S = 10.0  # from one line of progress to the next, where no terminal shows a bar
 _WIDE = 10_000  # columns where no terminal sets a limit: a file keeps every figure on its line
@@ -216,9 +217,10 @@ def to_calibrate(workload: Path, ranks: int = 2) -> str:
     return f"{measure}; then: {to_tune(workload, _NAMED)}"
 
 
-def to_tune(workload: Path, hardware: Path) -> str:
-    """The best buckets of a workload on a machine."""
-    return line("tune", workload, "--hardware", hardware, "-o", "assignment.json")
+def to_tune(workload: Path, hardware: Path, policy: str = "ddp") -> str:
+    """The best buckets of a workload on a machine; of another system that has some those of its own."""
+    of = ("--policy", policy) if policy in TUNED[1:] else ()
+    return line("tune", workload, "--hardware", hardware, *of, "-o", "assignment.json")
 
 
 def to_tune_written(workload: Path, hardware: Path | None, named: Path = _NAMED) -> str:

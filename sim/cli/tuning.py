@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sim.tuner.others import BestSize
 
 _MOST_SIZES = 8  # of buckets, that are told one by one
-TUNED = ("ddp", "zero1", "zero2", "megatron", "fully_shard")  # whose buckets are tuned
 ASSIGNMENT = Path("assignment.json")
 
 
@@ -38,7 +37,7 @@ def tune(
     draws: int = option("Steps drawn for the gain's interval.", min=1, default=400),
     policy: str = option(
         "Of another system than DDP the best size of its own buckets alone.",
-        kind=choice(*TUNED),
+        kind=choice(*printing.TUNED),
         default="ddp",
     ),
     set_: options.JobSwitches = None,

@@ -70,9 +70,13 @@ def _finite(kind: type[Number], text: str) -> Number:
     return kind(text)
 
 
+_UNKNOWN_KEYS = ("unexpected_keyword_argument", "extra_forbidden")
+
+
 def _explain(error: ValidationError, source: str) -> InputError:
-    """The first fault as one line: file, field, value, what is legal."""
-    first = error.errors(include_url=False)[0]
+    """The first fault as one line: file, field, value, what is legal. A key that is unknown, such as one that
+    is misspelt, comes first: it tells why another is missing."""
+    first = min(error.errors(include_url=False), key=lambda fault: fault["type"] not in _UNKNOWN_KEYS)
     where = ".".join(str(part) for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     kind = first["type"]
@@ -81,7 +85,7 @@ def _explain(error: ValidationError, source: str) -> InputError:
         text = f"{where}.{message}" if where else message
     elif kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         text = f"{where}: missing; it is required"
-    elif kind in ("unexpected_keyword_argument", "extra_forbidden"):
+    elif kind in _UNKNOWN_KEYS:
         text = f"{where}: unknown key; put additions under 'extensions'"
     else:
         text = f"{where}: {shown(first['input'])} is not legal: {first['msg']}"

@@ -61,7 +61,8 @@ def find_gpu(name: str) -> GpuSheet:
     """
     if found := gpus_named([name]):
         return found[0]
-    raise InputError(f"gpu: {name!r} is not in the table; it has: {', '.join(GPUS)}")
+    alike = [gpu for gpu in GPUS if _folded(name) in _folded(gpu)] or GPUS  # of one that is sold in several
+    raise InputError(f"gpu: {name!r} is not in the table; it has: {', '.join(alike)}")
 
 
 def gpus_named(names: Iterable[str]) -> list[GpuSheet]:

@@ -169,6 +169,7 @@ BAD: dict[str, Bad] = {
     "scatter of a number": edit("hardware", "spread", {"all_reduce": 7}, "spread.all_reduce: 7", "an object"),
     "min above median": scattered({"min_ns": 9, "median_ns": 8}, "min_ns: 9", "median_ns, 8"),
     "misspelt": edit("hardware", "comm_chanels", 2, "comm_chanels: unknown key"),
+    "and so missing": raw(json.dumps(GOOD["workload"]).replace("forward_", "foward_"), "foward_ns: unknown"),
     # the assignment
     "unknown policy": edit("assignment", "policy", "best", "policy: 'best'", "ddp"),
     "sizes short": edit("assignment", "bucket_bytes", [1], "bucket_bytes: 1 sizes for 2 buckets"),
