@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple, get_args
 
 from sim.errors import InputError, NotModelledError
@@ -250,8 +251,9 @@ def workload_of(recording: Recording) -> Workload:
 def as_run(recording: Recording, workload: Workload) -> Measurement | str:
     """The job's steps under its last buckets, as a measurement; a sentence on why not if there is none.
 
-    A step's times are those of the rank that waited least in it, which came last to most of its collectives;
-    each of these lasts as long as on the rank that waited least for it. Backwards under ``no_sync`` that only
+    A step lasts as long as in the mean over ranks, which wait for each other: for one that begins late it is
+    short. All else is of the rank that waited least, the last to most collectives; each of
+    these lasts as long as on the rank that waited least for it. Backwards under ``no_sync`` that only
     some steps have were run to be measured alone, and their time is left out of the step; those that every
     step has are its micro-batches (A3.12).
     """
@@ -300,15 +302,15 @@ def of_all_ranks(ranks: Sequence[Sequence[RecordedStep]]) -> list[tuple[Recorded
 
 
 def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredIteration:
-    """The step of the rank that waited least; its buckets without starts, as recordings do not tell when a
-    channel is free."""
+    """A step, as ``as_run`` says; its buckets without starts, as recordings do not tell when a channel is
+    free."""
     step = min(row, key=lambda one: one.backwards[-1].sync_end_ns)
     last, lasted_ns = step.backwards[-1], dict[int, int]()
     for bucket in (bucket for one in row for bucket in one.backwards[-1].buckets):
         seen_ns = bucket.end_ns - bucket.launch_ns
         lasted_ns[bucket.index] = min(seen_ns, lasted_ns.get(bucket.index, seen_ns))
     return MeasuredIteration(
-        step_ns=step.step_ns - step.backwards[-micro_batches].started_ns,
+        step_ns=round(mean(one.step_ns - one.backwards[-micro_batches].started_ns for one in row)),
         backward_end_ns=last.backward_ns,
         sync_end_ns=last.sync_end_ns,
         buckets=tuple(

@@ -131,7 +131,8 @@ def _notes(window: Recording, job: RecordedJob) -> tuple[str, ...]:
 
 
 def _job_steps(ranks: tuple[FollowedRank, ...], accumulation: tuple[int, int]) -> tuple[Rows, int]:
-    """Rows of the slowest rank in each common step; and how many steps are left out."""
+    """Rows of the slowest rank in each common step, which lasts as long as in the mean over ranks; and how
+    many steps are left out."""
     numbers: Ints = reduce(np.intersect1d, [rank.steps.step for rank in ranks])
     table: Any = np.stack([rank.steps[np.searchsorted(rank.steps.step, numbers)] for rank in ranks])
     alike = (table["backwards"] == accumulation[0]) & (table["reduced"] == accumulation[1])
@@ -140,6 +141,7 @@ def _job_steps(ranks: tuple[FollowedRank, ...], accumulation: tuple[int, int]) -
     series: Any = np.full(table.shape[1], -1, _SERIES).view(np.recarray)
     for name in COLUMNS:
         series[name] = table[name][slowest, np.arange(len(series))]
+    series.step_ns = np.rint(table["step_ns"].mean(axis=0))
     return series, len(numbers) - len(series)
 
 

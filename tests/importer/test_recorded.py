@@ -200,8 +200,8 @@ def test_a_step_that_one_rank_took_before_its_last_backward_is_left_out() -> Non
 
 
 @given(st.integers(1, 40), st.integers(0, len(LAYOUT) - 1))
-def test_a_bucket_lasts_as_long_as_the_rank_saw_that_came_last_to_it(late_ms: int, place: int) -> None:
-    """The other rank's bucket ends at the same moment, having waited for it."""
+def test_a_bucket_lasts_as_the_last_rank_to_it_saw_and_a_step_the_mean(late_ms: int, place: int) -> None:
+    """The other rank's bucket ends at the same moment, having waited for it, and its step is longer."""
     recording = recorded(MIXED)
 
     def waits(one: RecordedBackward) -> RecordedBackward:
@@ -210,9 +210,12 @@ def test_a_bucket_lasts_as_long_as_the_rank_saw_that_came_last_to_it(late_ms: in
         )
         return replace(one, buckets=tuple(buckets))
 
-    ranks = (recording.ranks[0], changed(recording, waits))
+    other, ns = changed(recording, waits), late_ms * MS
+    longer = tuple(replace(one, step_ns=one.step_ns + 2 * ns) for one in other.steps)
+    ranks = recording.ranks[0], replace(other, steps=longer)
     both = tuple(replace(rank, header=header(number, world_size=2)) for number, rank in enumerate(ranks))
-    assert own_step(Recording(name="run", ranks=both)).iterations == own_step(recording).iterations
+    alone = tuple(replace(one, step_ns=one.step_ns + ns) for one in own_step(recording).iterations)
+    assert own_step(Recording(name="run", ranks=both)).iterations == alone
 
 
 @pytest.mark.parametrize("slow", [range(16), (0, 3, 4, 5, 12)])
