@@ -36,13 +36,16 @@ REPORTED_NS = 20_000
 # NVLS cuts a channel's part of a message into loops of one chunk for each head. A loop is copied into the
 # buffers that the switch reads (scatter), reduced and sent to all (reduce, broadcast), and copied out
 # (gather), each by warps of its own (RunWorkColl of NVLS and NVLS_TREE, src/device/all_reduce.h;
-# reduce_scatter.h and all_gather.h have two of the three). Loops follow one another through these stages, so
-# that every stage but the first adds the time of one loop to a message. That is much for small messages,
-# which have few loops: 16 MiB on eight H100 are four loops, and two more stages make them take as long as
-# six.
+# reduce_scatter.h and all_gather.h have two of the three). Loops follow one another at the pace of the
+# slowest stage, which is all that NCCL's cost model counts; the first takes the others too. That is much for
+# small messages, which have few loops: 16 MiB on eight H100 are four loops, and two more stages make them
+# take as long as six.
 #
-# Each stage is taken to be as slow as the slowest, the switch's. NCCL's cost model has no such term. How much
-# quicker the copies within a GPU are is not known; the range of a computed curve contains it (``computed``).
+# A stage in a host is taken to be as slow as the switch. How much quicker the copies within a GPU are is not
+# known; the range of a computed curve contains it (``computed``). Between hosts a loop goes up and down each
+# level of a tree at all that ports carry: that a host in the middle has loops of two trees at once halves
+# their pace, not the speed of one (as NCCL's later model counts it: pipelineModel of
+# src/tuning/pipeline_model, commit 623aa029).
 _KIB = 1 << 10
 # On one host and on several: NVLS_NCHANNELS_SM90, _SM100_NVL and _SM100, src/transport/nvls.cc
 _CHANNELS: dict[Generation, tuple[int, int]] = {"hopper": (16, 16), "blackwell": (24, 32)}
@@ -250,16 +253,6 @@ def _beyond_us(hop: Hop | None) -> float:
     return 0.0 if hop is None else ((hop.latency_ns or 0) + (hop.reported_ns or 0)) / 1000
 
 
-def filling_bytes(fabric: Fabric, collective: str, num_bytes: int, algorithm: Algorithm) -> int:
-    """Bytes that take as long to send as the pipeline takes to fill; 0 for what is not NVLS."""
-    if algorithm not in ("nvls", "nvls_tree"):
-        return 0
-    # Groups of warps that a chunk passes in a row; each level of a tree adds one up and one down.
-    levels = fabric.hosts.bit_length() - 1 if algorithm == "nvls_tree" else 0
-    stages = 3 + 2 * levels if collective == "all_reduce" else 2
-    return (stages - 1) * min(num_bytes, loop_bytes(fabric, num_bytes, algorithm))
-
-
 def loop_bytes(fabric: Fabric, num_bytes: int, algorithm: Algorithm) -> int:
     """What all channels take up in one loop of a message of ``num_bytes``."""
     at_once = _CHANNELS[fabric.generation][fabric.hosts > 1] * nvls_heads(fabric)
@@ -321,9 +314,16 @@ def choose(fabric: Fabric, collective: str, num_bytes: int) -> Method | None:
 
 
 def filling_us(fabric: Fabric, collective: str, num_bytes: int, method: Method) -> float:
-    """What the pipeline of a message takes to fill, in us."""
-    ahead = filling_bytes(fabric, collective, num_bytes, method.algorithm)
-    return ahead / bytes_per_us(fabric, collective, method.algorithm, method.protocol) if ahead else 0.0
+    """What a message's first loop takes through all stages but the slowest, in us; 0 for what is not NVLS."""
+    algorithm, protocol = method.algorithm, method.protocol
+    if algorithm not in ("nvls", "nvls_tree"):
+        return 0.0
+    loop = min(num_bytes, loop_bytes(fabric, num_bytes, algorithm))
+    # Groups of warps that a loop passes within hosts; each level of a tree is crossed up and down.
+    through = (3 if collective == "all_reduce" else 2) / bytes_per_us(fabric, collective, "nvls", protocol)
+    if algorithm == "nvls_tree":
+        through += 2 * (fabric.hosts.bit_length() - 1) / (_inter(fabric) * 1000)
+    return max(0.0, loop * (through - 1 / bytes_per_us(fabric, collective, algorithm, protocol)))
 
 
 def time_ns(
