@@ -62,8 +62,9 @@ class Fabric:
     A host has ``fewest_ranks`` to ``ranks_per_host`` of them (None: each has ``ranks_per_host``). ``intra``
     counts only where a host has two ranks or more, ``inter`` only with two hosts or more. ``channels`` are
     those that NCCL's search finds (it doubles them afterwards). ``nvls`` says whether NVSwitches reduce in
-    flight. ``protocols`` are those that may be used: LL128 needs writes of 128
-    bytes that stay whole, which PCIe and some networks do not give.
+    flight, between hosts for no more GPUs than there are ``nics`` near those of the job on the host with the
+    fewest (None: as many as ranks). ``protocols`` are those that may be used: LL128 needs writes of 128 bytes
+    that stay whole, which PCIe and some networks do not give.
     """
 
     world_size: int
@@ -74,6 +75,7 @@ class Fabric:
     inter: Hop | None
     channels: int
     nvls: bool = False
+    nics: int | None = None
     cpu: CpuVendor = "intel"
     protocols: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
     fewest_ranks: int | None = None
@@ -252,11 +254,13 @@ def fabric_of(cluster: Cluster, ranks: Sequence[str] | None = None) -> Fabric:
         InputError: as ``job_of``, or links that leave the job less than 1 byte/s.
     """
     job, owners = job_of(cluster, ranks), cluster.owners()
-    hosts = {(owners[host], len(gpus)) for host, gpus in job.gpus.items()}
+    alike = {(owners[host], gpus) for host, gpus in job.gpus.items()}
+    hosts = {(kind, len(gpus)) for kind, gpus in alike}
     kinds, counts = {kind for kind, _ in hosts}, [count for _, count in hosts]
     generation = min((kind.generation for kind in kinds), key=GENERATIONS.index)
     intra, vendors = _intra(hosts, job.bytes_per_s), {kind.cpu for kind in kinds}
     across = len(job.gpus) > 1
+    nvls = all(kind.nvls for kind in kinds) and intra.kind == "nvswitch" and min(counts) >= _LEAST_NVLS
     return Fabric(
         world_size=job.world_size,
         hosts=len(job.gpus),
@@ -266,7 +270,8 @@ def fabric_of(cluster: Cluster, ranks: Sequence[str] | None = None) -> Fabric:
         intra=intra,
         inter=_inter(cluster, job, kinds) if across else None,
         channels=_channels(generation, job.rings, job.bytes_per_s, intra.kind, across_hosts=across),
-        nvls=all(kind.nvls for kind in kinds) and intra.kind == "nvswitch" and min(counts) >= _LEAST_NVLS,
+        nvls=nvls,
+        nics=min(len(_nics(*each)) for each in alike) if nvls and across else None,
         cpu=vendors.pop() if len(vendors) == 1 else "amd",  # llMaxBws, src/graph/tuning.cc
         protocols=_protocols(cluster, hosts, intra.kind, across_hosts=across),
     )

@@ -173,16 +173,18 @@ def _ll_most(fabric: Fabric) -> float:
 def nvls_speed(fabric: Fabric) -> float:
     """GB/s that NCCL's search finds for each head of NVLS; 0 if no speed of its list fits.
 
-    There are as many heads as the smallest host has GPUs, 32 at most. A GPU's links carry this speed once for
-    each head, and once more for itself if it is a head (ncclTopoSearchTryNvls, src/graph/search.cc).
+    A GPU's links carry this speed once for each head, and once more for itself if it is a head
+    (ncclTopoSearchTryNvls, src/graph/search.cc).
     """
     most = fabric.intra.bytes_per_s / _GB / (nvls_heads(fabric) + 1)
     return next((speed for speed in tables.NVLS_SPEEDS[fabric.generation] if speed <= most), 0.0)
 
 
 def nvls_heads(fabric: Fabric) -> int:
-    """How many GPUs of a host are heads: each has its part of a message reduced for all."""
-    return min(fabric.least_ranks, tables.MOST_NVLS)
+    """How many GPUs of a host are heads: each has its part of a message reduced for all, and with several
+    hosts a NIC that it is nearest to (ncclTopoSearchRecNet, src/graph/search.cc)."""
+    nics = fabric.nics if fabric.hosts > 1 and fabric.nics is not None else fabric.least_ranks
+    return min(fabric.least_ranks, nics, tables.MOST_NVLS)
 
 
 def _nvls_bus(fabric: Fabric) -> float:

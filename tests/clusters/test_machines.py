@@ -101,19 +101,18 @@ ONE_SLOW = replace(_EVEN, hosts=(_TWO, replace(_ONE, port_bytes_per_s=0.125e9), 
         (dgx_a100(2), None, {NET: 8 * 24e9, "channels": 8}),  # PCIe 4.0, less than a port
         (dgx_a100(2), first(2, 1), {NET: 24e9, "channels": 1}),  # two NICs beside one slot
         (dgx_h100(2), None, {NET: 8 * 48e9, "channels": 8}),
-        (dgx_h100(2), first(2, 3), {NET: 3 * 48e9, "channels": 6}),
         (p4de(2), None, {NET: 4 * 12e9, "channels": 4}),
         (p4de(2), first(2, 2), {NET: 12e9, "channels": 1}),  # below one switch with one NIC
         (preset("p5", hosts=2), None, {NET: 8 * 48e9, "channels": 8}),
         (gh200_slingshot(2), None, {NET: 4 * 24e9, "channels": 4}),
         (nvl72(2), None, {NET: 18 * 40.1e9, "channels": 16}),  # a ring passes NVLinks of all but two GPUs
         (nvl72(2), first(2, 1), {NET: 2 * 48e9, "channels": 4}),  # two NICs on its Grace
-        (preset("hgx_ethernet", hosts=2, gbit_per_s=25), None, {NET: tcp_port(25), "channels": 1}),
+        (preset("hgx_ethernet", hosts=2, gbit_per_s=25), None, {NET: tcp_port(25), "channels": 1, "nics": 1}),
         (pcie_hosts(2, 4, gbit_per_s=10), None, {NET: tcp_port(10), "channels": 1}),
         # from socket to socket
         (pcie_hosts(2, 4, gbit_per_s=100, protocol="rdma"), None, {NET: 10e9, "channels": 1}),
         # Of three GPUs one sends to its NIC over another: PXN, which NCCL trusts with LL128 from Hopper on.
-        (dgx_h100(2), first(2, 3), {"protocols": WHOLE}),
+        (dgx_h100(2), first(2, 3), {"protocols": WHOLE, NET: 3 * 48e9, "channels": 6, "nics": 3}),
         (dgx_a100(2), first(2, 3), {"protocols": ("LL", "Simple")}),
         (dgx_a100(2), first(2, 4), {"protocols": WHOLE}),
         # Half of the ranks a socket each take their data from its memory: 204.8 GB/s for all.

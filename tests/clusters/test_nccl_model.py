@@ -242,6 +242,7 @@ def test_nvls_has_32_heads_at_most_and_a_speed_that_links_carry_or_none() -> Non
         assert nccl.nvls_speed(fabric) == speed
         assert (min(ranks, 32) + 1) * speed * 1e9 <= fabric.intra.bytes_per_s
         assert ("nvls" in algorithms(fabric, "all_gather")) == (ranks <= 32)
+        assert [nccl.nvls_heads(replace(fabric, hosts=n, nics=3)) for n in (1, 2)] == [min(ranks, 32), 3]
     slow = switched(72, 9 * 40.1e9)
     assert (nccl.nvls_speed(slow), algorithms(slow)) == (0, {"ring", "tree"})
 
