@@ -119,7 +119,7 @@ class Choice:
             used = () if self.pick == "given" or workload.job is None else workload.job.bucket_indices
             given = Assignment(bucket_indices=used) if used else self.given
             if given is None:
-                raise InputError(f"{PICK_WORDS[self.pick]}: there is none; upload one, or choose another")
+                raise InputError(f"{PICK_WORDS[self.pick]}: in none of these files; upload one that has it")
             return as_the_job(workload, given, **options)
         if self.pick == "cap":
             return sim.assign(workload, bucket_cap_mb=self.cap_mb, first_bucket_mb=self.first_mb, **options)

@@ -219,9 +219,9 @@ def show_answer(pick: Pick, cap_mb: float | None, options: Options) -> None:
 
 
 def _choice(given: Given | None) -> Choice:
-    job = None if given is None else given.inputs.workload.job
+    job = given and given.inputs.workload.job
     has = {"given": given and given.assignment, "as-run": job and job.bucket_indices}
-    picks = [pick for pick in PICKS if has.get(pick, True)]
+    picks = [pick for pick in PICKS if given is None or has.get(pick, True)]
     words = (
         "Which assignment the page shows. DDP's default is not `bucket_cap_mb=25`: it has a "
         "small first bucket of 1 MiB, which `bucket_cap_mb` set to any number has not."

@@ -225,6 +225,8 @@ def test_a_traced_job_is_told_with_its_own_buckets_and_step(page: AppTest) -> No
     own = page.button(key="apply").click().run().selectbox(key="pick").value
     assert (own, page.button(key="apply").disabled) == ("as-run", True)
     assert f"its parts alone say {cards(page)['Step time']}" in said(page)
+    upload(page, ("damaged.json", "{"))  # which leaves the sidebar as it is
+    assert page.selectbox(key="pick").value == "as-run"
 
 
 def test_a_cap_that_is_far_behind_is_the_answer_only_where_it_cannot_be_told_apart(
