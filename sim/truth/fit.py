@@ -161,7 +161,7 @@ def anchor(
             f"workload: ready_includes has interference, so that {found} cannot be fixed; give a workload "
             f"of a single GPU's step, or fix the factor comm_slowdown or curve"
         )
-    search = _Search(workload, assignment, step_ns)
+    search = _Search(workload, assignment, step_ns, USUAL_NOISE * step_ns)
     plain_ns, every, machines = search.figure(hardware), list[Reading](), {"as taken": hardware}
     if set(UNMEASURED_COSTS) & hardware.spread.get("ranges", {}).keys():
         most = apply_factor(hardware, "own_costs", _FACTORS["own_costs"][2])
@@ -219,6 +219,7 @@ class _Search(NamedTuple):
     workload: Workload
     assignment: Assignment
     target_ns: int
+    noise_ns: float
 
     def figure(self, hardware: Hardware) -> int:
         """The predicted step, in ns."""
@@ -229,7 +230,7 @@ class _Search(NamedTuple):
         infinity where it is longer than the factor explains."""
         _, least, most = _FACTORS[factor]
         low_ns, high_ns = (self.figure(apply_factor(hardware, factor, value)) for value in (least, most))
-        target_ns, noise_ns = self.target_ns, round(USUAL_NOISE * self.target_ns)
+        target_ns, noise_ns = self.target_ns, round(self.noise_ns)
         if low_ns == high_ns:
             raise InputError(
                 f"measured: this step says nothing of {factor}; it is {format_ms(low_ns)} whatever that is; "
@@ -277,7 +278,7 @@ class _Search(NamedTuple):
             value = round(value) if name in COSTS else value
             moved = hardware if name in CURVES else replace(hardware, **{name: value})
             moved = apply_factor(hardware, "curve", value) if name == "all_reduce" else moved
-            if abs(self.figure(moved) - plain_ns) <= USUAL_NOISE * self.target_ns:
+            if abs(self.figure(moved) - plain_ns) <= self.noise_ns:
                 return value
         return own
 
@@ -434,8 +435,12 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     if not times.fits(logs, covariance):  # then the step says nothing of this link's factors
         covariance = np.diag(np.maximum(times.below, times.above) ** 2)
         alone = simulate(recorded, link_alone, times.assignment, "analytic")
-        later_ns = max(1, round(times.measured_ns[-1])) - alone.sync_end_ns  # of each backward that reduces
-        search = _Search(recorded, times.assignment, alone.step_ns + len(alone.reducing) * later_ns)
+        end_ns, many = (
+            max(1, round(times.measured_ns[-1])),
+            len(alone.reducing),
+        )  # of each backward that reduces
+        target_ns = alone.step_ns + many * (end_ns - alone.sync_end_ns)
+        search = _Search(recorded, times.assignment, target_ns, USUAL_NOISE * many * end_ns)
         said = {"fits": False, "explained_by": search.try_to(link_alone, "curve")}
     machine, machines = times.apply(hardware, logs), (link_alone, times.apply(link_alone, logs))
     alone_ns, fitted_ns = (simulated_step_ns(recorded, one, times.assignment) for one in machines)
@@ -487,13 +492,9 @@ def _beside_parts(workload: Workload, hardware: Hardware, measured: Measurement)
     """The traced step and what its parts say of it, nothing fitted."""
     assert measured.asked is not None
     parts_ns = simulated_step_ns(workload, hardware, measured.asked)
-    steps_ns = [one.step_ns for one in measured.iterations]
+    times = [one.step_ns for one in measured.iterations]
     own = OwnStep(
-        workload=workload,
-        hardware=hardware,
-        steps=len(steps_ns),
-        step_ns=median_ns(steps_ns),
-        parts_ns=parts_ns,
+        workload=workload, hardware=hardware, steps=len(times), step_ns=median_ns(times), parts_ns=parts_ns
     )
     over_ns, late = own.step_ns - parts_ns, measured.environment.get(LAST)
     if abs(over_ns) <= _FAR * own.step_ns:

@@ -225,9 +225,10 @@ def test_what_the_step_leaves_open_widens_the_interval() -> None:
 
 @pytest.mark.parametrize("ratio", [0.02, 30.0])
 def test_a_step_that_this_link_cannot_give_is_no_fit_and_no_gain(ratio: float) -> None:
-    """Recorded on a link 50 times as fast, or 30 times as slow: the factors end at their bounds."""
-    truth = apply_factor(WIRE, "curve", ratio)
-    own = sim.own_step(WORKLOAD, WIRE, measured_on(truth))
+    """Recorded on a link 50 times as fast, or 30 times as slow: the factors end at their bounds, however long
+    the rest of the step is."""
+    truth, workload = apply_factor(WIRE, "curve", ratio), replace(WORKLOAD, forward_ns=10_000 * MS)
+    own = sim.own_step(workload, WIRE, measured_on(truth, workload=workload))
     told = own.hardware.spread["own_step"]
     assert told["fits"] is False
     if ratio > 1:
