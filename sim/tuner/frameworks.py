@@ -3,6 +3,7 @@ own settings reach, for an assignment that they may not allow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -150,6 +151,7 @@ def nearest_setting(
     lacks = [name for name, value in asked.items() if not row.can_set(name, value)]
     switches = {name: value for name, value in asked.items() if name not in (*CAP_KWARGS, *lacks)}
     job = replace(workload, job=replace(workload.job or AsRun(), switches=switches))  # no more is set
+    wished = as_the_job(job, Assignment(bucket_indices=assignment.bucket_indices))
     if lacks and setting is not None:
         found = tune(job, hardware)
         assignment, setting = found.assignment, found.setting
@@ -163,10 +165,9 @@ def nearest_setting(
         by_step = map(curve.cap_mb, np.argsort(curve.steps_ns, kind="stable").tolist())
         caps = (one for one in (assign(job, bucket_cap_mb=cap) for cap in by_step) if row.can_cap(one))
         tried = [assign(job), *islice(caps, 1)] + [assignment] * (not lacks and row.can_cap(assignment))
-    best = min(tried, key=lambda one: problem.sync_end_ns(one.bucket_indices))
-    wished = as_the_job(job, Assignment(bucket_indices=assignment.bucket_indices))
-    each = (simulated_step_ns(job, hardware, one) for one in (best, wished, assign(job)))
-    step_ns, asked_ns, default_ns = each
+    played = partial(simulated_step_ns, job, hardware)
+    best = min(tried, key=played)
+    step_ns, asked_ns, default_ns = map(played, (best, wished, assign(job)))
     lacking = ", ".join(f"{name}={asked[name]!r}" for name in lacks)
     elsewhere = ", ".join(f"{name}={value!r}" for name, value in best.settings.items())
     told = [

@@ -95,7 +95,8 @@ def tune(
     best = default  # where nothing is known of the machine that trains
     if not doubts_about_step(hardware):
         best = choose(paired, able, nominal)
-    gain = judge_gain(paired, best, against=against, instead_of=nominal if best is default else None)
+    is_less = best is default is not nominal
+    gain = judge_gain(paired, best, against=against, instead_of=nominal if is_less else None)
 
     problem.tell("playing the answer")
     timeline, baseline_timeline = (simulate(workload, hardware, one) for one in (best, default))
@@ -125,7 +126,7 @@ def tune(
         plateau=plateau,
     )
     proof = _tell_proof(problem, optimum)
-    if best is not nominal:
+    if best.bucket_indices != optimum.buckets:
         proof = f"of the buckets that are best by the times as given, not of these: {proof}"
     if paired.draws.rests_on:
         proof += f"; rests on {'; '.join(paired.draws.rests_on)}"

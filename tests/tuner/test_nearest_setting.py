@@ -67,6 +67,10 @@ def test_what_passes_everything_on_loses_nothing(case: Case) -> None:
     for framework in ("lightning", "ray", "mmengine", "accelerate"):
         lost_ns = nearest(case, framework, best.assignment).step_ns - best.report.step_ns
         assert lost_ns >= 0 if framework == "accelerate" else lost_ns == 0
+    copying = replace(case[1], copy_in_bytes_per_s=1e9, copy_out_bytes_per_s=1e9)
+    hooked = {"bucket_cap_mb": 8, "comm_hook": "bf16_compress"}  # what a hook takes is in no search
+    asked = sim.assign(case[0], **hooked)
+    assert nearest((case[0], copying), "ray", asked).step_ns <= step(case[0], copying, "ddp", **hooked)
 
 
 def test_what_cannot_be_set_is_said_and_not_counted() -> None:
@@ -135,10 +139,8 @@ def test_where_nothing_is_gained_the_job_keeps_its_own(own: Any, views: dict[str
     asked, best = answer.assignment, replace(answer.setting, pick="recommended")  # which has no cap
     for framework in FRAMEWORKS if "bucket_cap_mb" in own else ("lightning", "ray", "mmengine"):
         made = sim.nearest_setting(recorded, free, asked, framework, setting=answer.setting)
-        assert (made.assignment.bucket_indices, made.lines.count(format_ms(made.step_ns)) >= 2) == (
-            used,
-            True,
-        )
+        assert made.assignment.bucket_indices == used
+        assert made.lines.count(format_ms(made.step_ns)) >= 2
         assert all(made.assignment.ddp_kwargs[name] == value for name, value in own.items())
     assert sim.nearest_setting(recorded, free, asked, "lightning", setting=best).assignment == asked
 
