@@ -1,6 +1,6 @@
 """What several steps show: which of them are quiet, the curve of their all-reduces, the job's own step."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
@@ -26,14 +26,15 @@ def quiet_steps(lengths_ns: Mapping[int, int], *, on_gpu: bool) -> tuple[set[int
     ``lengths_ns``: by number, of the rank that took longest.
     """
     times, hiccup_ns = sorted(lengths_ns.values()), _HICCUP_NS[on_gpu]
-    most = (max(2 * least, least + hiccup_ns) for least in times)
-    alike = (times[place : bisect_right(times, end)] for place, end in enumerate(most))
-    quiet = next((some for some in alike if len(some) > 1), times[: len(times) < 2])
+
+    def alike(least: int) -> list[int]:
+        return times[bisect_left(times, least) : bisect_right(times, max(2 * least, least + hiccup_ns))]
+
+    quiet = next((some for some in map(alike, times) if len(some) > 1), times[: len(times) < 2])
     fewest = max(2, ceil(_GROUP * len(times)))
-    all_from = len(times) - times.index(quiet[0]) if quiet else 0
-    for count in range(fewest, min(len(quiet), all_from - fewest + 1)):
-        least, last = quiet[0], quiet[count - 1]
-        if quiet[count] - last > max(hiccup_ns, last - least, _GROUP * least):
+    for count in range(fewest, len(quiet)):
+        least, last, group = quiet[0], quiet[count - 1], alike(quiet[count])
+        if len(group) >= fewest and group[0] - last > max(hiccup_ns, last - least, _GROUP * least):
             quiet = quiet[:count]
             break
     kept = {number for number, time in lengths_ns.items() if quiet and quiet[0] <= time <= quiet[-1]}

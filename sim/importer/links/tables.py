@@ -562,13 +562,11 @@ def _of_row(block: _Block, cells: Sequence[str], kilo: int, where: str) -> tuple
     at = ", ".join(f"{column.name} {cell}" for column, cell in named if column.kind == "place")
     others = ((column.name, cell) for column, cell in named if column.kind in ("other", "dtype"))
     beside = ", ".join(f"{name} {cell}" for name, cell in others if not _CELL.fullmatch(cell))
-    if size is None:
-        return (collective, ranks, at), []
     part = (count or 0) * _width(words.get("dtype", ""))
-    of_row = {"where": where, "num_bytes": size, "part_bytes": part, "beside": beside}
+    of_row = {"where": where, "num_bytes": size or 0, "part_bytes": part, "beside": beside}
     factor = bus_factor(collective or "all_reduce", ranks or said.ranks[0] or 1)
     samples: list[Sample] = []
-    for place, span in block.timings.items():
+    for place, span in block.timings.items() if size is not None else ():
         if "in_place" in words:  # rccl-tests has the two timings in two rows
             place = "in" if words["in_place"] == "1" else "out"
         samples += _timed(block.columns[span], values[span], factor, of_row | {"place": place})
