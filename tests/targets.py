@@ -25,9 +25,8 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 def kinds_below(folder: Path) -> dict[Path, tuple[int, int]]:
     """Everything below a folder with what it is, links not followed."""
-    return {
-        path: (stat.S_IFMT(path.lstat().st_mode), path.lstat().st_rdev) for path in sorted(folder.rglob("*"))
-    }
+    found = {path: path.lstat() for path in sorted(folder.rglob("*"))}
+    return {path: (stat.S_IFMT(one.st_mode), one.st_rdev) for path, one in found.items()}
 
 
 def _link(path: Path, to: str | Path) -> Path:

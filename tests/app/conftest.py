@@ -183,9 +183,8 @@ def upload(page: AppTest, *files: tuple[str, bytes | str]) -> AppTest:
 
 def visit(page: AppTest, path: str, **address: str) -> AppTest:
     """Take the menu to the page at ``path``; its link has no knob in it but those of ``address``."""
-    page._page_hash = next(
-        key for key, info in page._registered_pages.items() if info.get("url_pathname") == path
-    )
+    pages = page._registered_pages.items()
+    page._page_hash = next(key for key, info in pages if info.get("url_pathname") == path)
     page.query_params.clear()
     for key, value in address.items():
         page.query_params[key] = value
@@ -211,9 +210,8 @@ def said(page: AppTest) -> str:
 
 
 def charts(page: AppTest) -> dict[str, Any]:
-    return {
-        chart.proto.id.rsplit("-", 1)[-1]: json.loads(chart.proto.spec) for chart in page.get("plotly_chart")
-    }
+    protos = (chart.proto for chart in page.get("plotly_chart"))
+    return {one.id.rsplit("-", 1)[-1]: json.loads(one.spec) for one in protos}
 
 
 @pytest.fixture

@@ -471,9 +471,8 @@ def test_each_stop_says_what_its_step_is(state: State, slider: str) -> None:
         assert moved.mark()["groups"][slider] == state.group(slider)
         assert frame["sync"] * 1e6 == pytest.approx(timeline.sync_end_ns)
         for lane, bars in zip(frame["lanes"], frame["bars"], strict=True):
-            drawn = [
-                (span.start_ns, span.end_ns, span.bucket) for span in timeline_data(timeline).of_lane(lane)
-            ]
+            spans = timeline_data(timeline).of_lane(lane)
+            drawn = [(span.start_ns, span.end_ns, span.bucket) for span in spans]
             assert [bucket for *_, bucket, _ in bars] == [-1 if one[2] is None else one[2] for one in drawn]
             ends = [end for start, until, *_ in bars for end in (start, until)]
             assert ends == pytest.approx([at / 1e6 for one in drawn for at in one[:2]], abs=1e-4)

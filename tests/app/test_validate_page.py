@@ -23,9 +23,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_traces(tmp_path_factory.mktemp("library") / "traces")
     made = folder / "measured" / "made-up"
     record = load_record(made)
-    other = start_record(
-        folder / "claims" / "other", replace(record.workload, name="another"), record.hardware
-    )
+    another = replace(record.workload, name="another")
+    other = start_record(folder / "claims" / "other", another, record.hardware)
     for number, one in enumerate(record.candidates[:2]):
         save_measurement(other, number, replace(one, world_size=4))
     for name in ("damaged", "lost"):

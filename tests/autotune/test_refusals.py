@@ -64,9 +64,8 @@ def stepping_in_backward() -> DistributedDataParallel:
 def delaying() -> DistributedDataParallel:
     inner = model()
     (first, *_, (_, last)) = inner.named_parameters()
-    return DistributedDataParallel(
-        inner, delay_all_reduce_named_params=[first], param_to_hook_all_reduce=last
-    )
+    switches: Any = {"delay_all_reduce_named_params": [first], "param_to_hook_all_reduce": last}
+    return DistributedDataParallel(inner, **switches)
 
 
 def ddp_of(*layers: nn.Module, **kwargs: Any) -> DistributedDataParallel:

@@ -138,9 +138,8 @@ def test_rows_are_simulations(switches: dict[str, Any]) -> None:
             (None, row.default_step_ns, row.default_exposed_comm_ns),
             (row.bucket_cap_mb, row.cap_step_ns, row.cap_exposed_comm_ns),
         ):
-            report = sim.summarize(
-                sim.simulate(workload, hardware, sim.assign(workload, bucket_cap_mb=cap_mb))
-            )
+            made = sim.assign(workload, bucket_cap_mb=cap_mb)
+            report = sim.summarize(sim.simulate(workload, hardware, made))
             assert (report.step_ns, report.exposed_comm_ns) == (step, exposed)
         measured_so = replace(hardware, spread={})  # or tune may keep what is surest over the ranges
         answer = sim.tune(workload, measured_so, draws=1)

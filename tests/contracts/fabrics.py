@@ -143,10 +143,8 @@ def rows() -> tuple[ScalingRow, ...]:
 
 def _saved(row: ScalingRow) -> str:
     """What the best cap saves against the default, at either end of the range of all-reduces, in %."""
-    ends = (
-        (row.default_regret_low_ns, row.cap_step_low_ns),
-        (row.default_regret_high_ns, row.cap_step_high_ns),
-    )
+    regrets = row.default_regret_low_ns, row.default_regret_high_ns
+    ends = zip(regrets, (row.cap_step_low_ns, row.cap_step_high_ns), strict=True)
     return " to ".join(f"{100 * saved / (step + saved):z.1f}" for saved, step in ends)
 
 

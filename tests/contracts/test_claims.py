@@ -80,9 +80,8 @@ def test_the_manual_has_the_table_that_todays_model_gives(
     scored_once(monkeypatch, TRACES / folder)
     printed = bucketsim("agree", TRACES / folder, "--markdown")
     lines = printed.out.splitlines()
-    assert [line.split()[1] for line in lines[2:]] == [
-        path.name for path in sim.find_records(TRACES / folder)
-    ]
+    found = [path.name for path in sim.find_records(TRACES / folder)]
+    assert [line.split()[1] for line in lines[2:]] == found
     assert_holds(TRUTH, lines[2:] if folder == "contention" else lines)
 
 

@@ -16,10 +16,8 @@ from sim.nouns.hardware import CurvePoint
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = Path(__file__).parent / "examples"
-WORKLOAD, HARDWARE = (
-    sim.load_workload(EXAMPLES / "workload.json"),
-    sim.load_hardware(EXAMPLES / "hardware.json"),
-)
+WORKLOAD = sim.load_workload(EXAMPLES / "workload.json")
+HARDWARE = sim.load_hardware(EXAMPLES / "hardware.json")
 EXPECTED = json.loads((EXAMPLES / "expected.json").read_text())
 CASES: list[dict[str, Any]] = EXPECTED["cases"]
 FIGURES = ("backward_end_ns", "sync_end_ns", "exposed_comm_ns", "step_ns", "overlap_ratio")

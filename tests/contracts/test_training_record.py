@@ -98,9 +98,8 @@ def test_gains_are_predicted_without_a_plain_backward_too() -> None:
         own_ns = (steps[default] + steps["default again"]) / 2
         for name in set(asked) - {default, "default again"}:
             for own, errors in ((taken_out, off), (left_in, off_if_left)):
-                predicted = [
-                    simulated_step_ns(own.workload, own.hardware, asked[one]) for one in (default, name)
-                ]
+                both = (asked[one] for one in (default, name))
+                predicted = [simulated_step_ns(own.workload, own.hardware, one) for one in both]
                 errors.append(abs(predicted[0] - predicted[1] - own_ns + steps[name]) / own_ns)
         if asked["recommended"].bucket_indices == asked[default].bucket_indices:
             continue  # nothing to gain

@@ -91,9 +91,8 @@ def test_a_model_of_ones_own_meets_a_wire_that_is_not_there(tmp_path: Path, devi
     said = bucketsim(*replay, "--caps", "2,25", "-o", tmp_path / "r")
     assert said.code == 0, said.err
     record = load_record(tmp_path / "r")
-    assert {(one.mode, one.backend, one.complete) for one in record.measurements} == {
-        ("model", "emulated", True)
-    }
+    how = {(one.mode, one.backend, one.complete) for one in record.measurements}
+    assert how == {("model", "emulated", True)}
     if device == "cuda":
         assert sim.agreement(record).median_exposed_error < 0.03
     said = bucketsim("ab", *model, "--workload", workload, *words, "-o", tmp_path / "ab", "--json")

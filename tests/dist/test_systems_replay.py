@@ -96,9 +96,8 @@ OF_UNUSED = ("find_unused_parameters", "skip_all_reduce_unused_params", "static_
 
 
 def switched(workload: Workload, *names: str) -> list[Candidate]:
-    return [
-        Candidate(name=name, assignment=sim.assign(workload, **SWITCHES[name])) for name in names or SWITCHES
-    ]
+    made = {name: sim.assign(workload, **SWITCHES[name]) for name in names or SWITCHES}
+    return [Candidate(name=name, assignment=one) for name, one in made.items()]
 
 
 def test_every_switch_is_replayed_with_its_own_buckets(

@@ -517,9 +517,8 @@ def to_the_bit(folder: Path) -> None:
             buckets = logged(ddp)
             assert len(buckets) > 1
             assert layouts(folder / name)[-1] == layouts(folder / f"{name} 2")[-1] == buckets
-            sizes = [
-                parameter["num_bytes"] for parameter in lines(folder / name, "recording")[0]["parameters"]
-            ]
+            parameters = lines(folder / name, "recording")[0]["parameters"]
+            sizes = [one["num_bytes"] for one in parameters]
             sent = lines(folder / name)[-1]["backwards"][0]["buckets"]
             assert [one["num_bytes"] for one in sent] == [sum(sizes[i] for i in one) for one in buckets]
 

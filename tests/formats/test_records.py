@@ -23,9 +23,8 @@ from tests.strategies import KINDS, hardwares, measurements, workloads
 EXAMPLES = Path(__file__).parents[1] / "contracts" / "examples"
 WORKLOAD = sim.load_workload(EXAMPLES / "workload.json")
 HARDWARE = sim.load_hardware(EXAMPLES / "hardware.json")
-PLAIN = measurement(
-    "plain", None, [MeasuredIteration(step_ns=3, backward_end_ns=1, sync_end_ns=2)], role="plain"
-)
+STEP = MeasuredIteration(step_ns=3, backward_end_ns=1, sync_end_ns=2)
+PLAIN = measurement("plain", None, [STEP], role="plain")
 
 
 @settings(max_examples=tries(25))

@@ -123,9 +123,8 @@ def report(lines: Sequence[Line], ranks: int, program: str = "all_reduce_perf", 
         }
         for line in lines
     ]
-    devices = [
-        {"rank": rank, "hostname": "node0", "device_info": "NVIDIA H100"} for rank in range(0, ranks, gpus)
-    ]
+    of_each = {"hostname": "node0", "device_info": "NVIDIA H100"}
+    devices = [{"rank": rank, **of_each} for rank in range(0, ranks, gpus)]
     return json.dumps(
         {
             **{"version": 2, "start_time": "2026-01-01 00:00:00", "nccl_version": 22807},

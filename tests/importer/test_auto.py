@@ -303,9 +303,8 @@ def test_documents_are_what_they_are_in_any_company(nouns: tuple[Any, ...], zipp
 def test_an_upload_is_what_an_import_of_the_same_files_is(case: Case, tmp_path: Path) -> None:
     found = upload(case)
     assert tempfile.gettempdir() not in repr(found)  # no path of this machine
-    packed = {
-        name: text if text.startswith(GZIP) else gzip.compress(text) for name, text in case.files.items()
-    }
+    files = case.files.items()
+    packed = {name: text if text.startswith(GZIP) else gzip.compress(text) for name, text in files}
     assert nouns(upload(replace(case, files=packed))) == nouns(found)
     if case.form != "record":
         imported = read_files("auto", case.write(tmp_path), ImportOptions())

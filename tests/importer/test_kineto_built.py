@@ -107,9 +107,8 @@ def test_what_was_built_comes_back(case: tuple[Job, Dialect]) -> None:
     no bucket, and clipping no copy."""
     job, dialect = case
     found, truth = imported(job, dialect)
-    backwards = [
-        median_ns([step.backward_end_ns - step.backward_start_ns for step in steps]) for steps in truth
-    ]
+    lasted = ([step.backward_end_ns - step.backward_start_ns for step in steps] for steps in truth)
+    backwards = [*map(median_ns, lasted)]
     backward = max(backwards)
     steps = truth[backwards.index(backward)]
     assert any("1 other collectives" in line for line in found.found) == (job.loss_elements > 0)
@@ -268,9 +267,8 @@ def test_modules_that_are_wrapped_apart() -> None:
     """A bucket of one inside a bucket of another, as in DLRM, which travel as half."""
     elements = [7, 50, 112, 300, 20, 400]
     plain = handmade(range(9, 3, -1), [4 * n for n in elements], name="m", backward_ns=10)
-    gradients = tuple(
-        replace(one, wire_bytes=2 * n) for one, n in zip(plain.gradients, elements, strict=True)
-    )
+    each = zip(plain.gradients, elements, strict=True)
+    gradients = tuple(replace(one, wire_bytes=2 * n) for one, n in each)
     sizes = [2 * n for n in (420, 112, 357)]
     assert matched(sizes, replace(plain, gradients=gradients)) == ((5, 4), (2,), (3, 1, 0))
 

@@ -609,9 +609,8 @@ def test_rows_of_one_machine_that_words_tell_apart_are_one_curve(tmp_path: Path)
     """The algorithm by size, or a run by its time of day."""
     for words in (["tree", "tree", "tree", "ring", "ring", "ring"], [f"at {hour}:00" for hour in range(6)]):
         pairs = zip(words, [1 << power for power in range(16, 22)], strict=True)
-        made = read(
-            tmp_path, ["algo,size_B,time_us,nranks", *(f"{word},{at},{at / 1e4},4" for word, at in pairs)]
-        )
+        rows = (f"{word},{at},{at / 1e4},4" for word, at in pairs)
+        made = read(tmp_path, ["algo,size_B,time_us,nranks", *rows])
         assert len(made.all_reduce) == 6
 
 

@@ -86,9 +86,8 @@ def test_gradients_that_are_ready_at_one_time_are_in_the_order_of_their_hooks(
 ) -> None:
     layouts = (RecordedLayout(step=1, bucket_indices=((2, 3), (0, 1)), fired=fired),)
     for ready, expected in (((200, 200, 100, 100), order), ((400, 300, 200, 100), (3, 2, 1, 0))):
-        assert (
-            workload_of(recording_of(replace(rank_of(0, steady(ready)), layouts=layouts))).order() == expected
-        )
+        rank = replace(rank_of(0, steady(ready)), layouts=layouts)
+        assert workload_of(recording_of(rank)).order() == expected
 
 
 @pytest.mark.parametrize(
@@ -205,10 +204,9 @@ def test_a_bucket_lasts_as_the_last_rank_to_it_saw_and_a_step_the_mean(late_ms: 
     recording = recorded(MIXED)
 
     def waits(one: RecordedBackward) -> RecordedBackward:
-        buckets = (
-            replace(each, end_ns=each.end_ns + late_ms * MS * (each.index == place)) for each in one.buckets
-        )
-        return replace(one, buckets=tuple(buckets))
+        late_ns = [late_ms * MS * (each.index == place) for each in one.buckets]
+        both = zip(one.buckets, late_ns, strict=True)
+        return replace(one, buckets=tuple(replace(each, end_ns=each.end_ns + late) for each, late in both))
 
     other, ns = changed(recording, waits), late_ms * MS
     longer = tuple(replace(one, step_ns=one.step_ns + 2 * ns) for one in other.steps)

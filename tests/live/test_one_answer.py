@@ -196,9 +196,8 @@ def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path
     assert answer["assignment"]["bucket_indices"] == [*map(list, asked.assignment.bucket_indices)]
     exported = json.loads(bucketsim("export", *files, "--as", "assignment").out)
     assert exported["bucket_indices"] == answer["assignment"]["bucket_indices"]
-    assert exported["ddp_kwargs"] | exported["settings"] == (
-        answer["assignment"]["ddp_kwargs"] | recorded.switches
-    )
+    kwargs = answer["assignment"]["ddp_kwargs"] | recorded.switches
+    assert exported["ddp_kwargs"] | exported["settings"] == kwargs
     used = tmp_path / "used.json"
     used.write_text(sim.to_text(laid_out(job, PAIRS)))
     told_step = json.loads(bucketsim("simulate", *files, "--assignment", str(used), "--json").out)

@@ -203,9 +203,8 @@ def _latency(machine: Hardware) -> int:
 def _in_ready_order(case: Case) -> Case:
     place = {index: number for number, index in enumerate(case.workload.order())}
     buckets = sorted(case.assignment.bucket_indices, key=lambda bucket: max(place[index] for index in bucket))
-    return replace(
-        case, assignment=replace(case.assignment, bucket_indices=tuple(buckets), bucket_bytes=None)
-    )
+    made = replace(case.assignment, bucket_indices=tuple(buckets), bucket_bytes=None)
+    return replace(case, assignment=made)
 
 
 def _without_compute(case: Case) -> Case:

@@ -159,9 +159,8 @@ def test_path_is_gapless_and_real(case: Case, engine: str) -> None:
 def test_path_is_gapless_where_the_lane_waits(case: Case) -> None:
     """Other systems wait for a collective and launch the next one: the chain goes through both."""
     try:
-        timeline = sim.simulate(
-            case.workload, case.hardware, case.assignment, "analytic", slowest=case.slowest
-        )
+        inputs = case.workload, case.hardware, case.assignment
+        timeline = sim.simulate(*inputs, "analytic", slowest=case.slowest)
     except SimError:  # ranks that launch in different orders
         assume(False)
     gapless(timeline)

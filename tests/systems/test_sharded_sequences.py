@@ -133,7 +133,6 @@ def test_vectors_of_zero_are_as_written(name: str) -> None:
     written = [("all_reduce", *one) for one in gradients]
     written += [("all_reduce", 1, "step", None), ("all_gather", 41152, "step", None)]
     (answer, _) = everyday_answers("zero")[name]
-    told = [
-        tuple(one[fact] for fact in ("kind", "elements", "phase", "gradient")) for one in answer["events"]
-    ]
+    facts = ("kind", "elements", "phase", "gradient")
+    told = [tuple(one[fact] for fact in facts) for one in answer["events"]]
     assert told[-len(written) :] == written

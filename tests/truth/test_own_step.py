@@ -282,9 +282,8 @@ def test_costs_that_nobody_measured_are_part_of_what_explains_the_step(end: str)
 def test_a_link_is_held_to_the_range_that_it_states() -> None:
     stated = {"ranges": {"all_reduce": {"low": 0.9, "high": 2.0}}}
     for ratio, fits in ((1.9, True), (3.0, False)):
-        own = sim.own_step(
-            WORKLOAD, replace(WIRE, spread=stated), measured_on(apply_factor(WIRE, "curve", ratio))
-        )
+        measured = measured_on(apply_factor(WIRE, "curve", ratio))
+        own = sim.own_step(WORKLOAD, replace(WIRE, spread=stated), measured)
         assert bool(doubts_about_step(own.hardware)) is not fits
     wide = {"ranges": {"all_reduce": {"low": 0.9, "high": 6.0}}}
     own = sim.own_step(WORKLOAD, replace(WIRE, spread=wide), measured_on(apply_factor(WIRE, "curve", 5.0)))

@@ -58,9 +58,8 @@ def ready_places(workload: Workload) -> dict[int, int]:
     """The place of each gradient in ready order; ties by descending index."""
     order = workload.ready_order
     if order is None:
-        order = tuple(
-            sorted(range(len(workload.gradients)), key=lambda i: (workload.gradients[i].ready_ns, -i))
-        )
+        ready = [one.ready_ns for one in workload.gradients]
+        order = tuple(sorted(range(len(ready)), key=lambda index: (ready[index], -index)))
     return {index: place for place, index in enumerate(order)}
 
 
