@@ -13,11 +13,12 @@ from sim.cli.options import MS, Kind, Pair, argument, as_dict, choice, file_opti
 from sim.cli.printing import Answer, emit, note, progress, say, wants_json
 from sim.errors import InputError, MachineError
 from sim.formats.files import check_directory, check_writable
+from sim.nouns.checks import Legal
 from sim.nouns.devices import device_of_job
 from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.units import format_ms, format_size, parse_size
+from sim.units import count_of, format_ms, format_size, parse_size
 
 if TYPE_CHECKING:
     from sim.validator.launch import Place
@@ -50,11 +51,11 @@ def place_of(ranks: int, box: int | None, rate: Sequence[int] | None) -> "Place"
         return Place(ranks=ranks)
     if box is None or rate is None:
         raise InputError("box: --box and --rate go together; give both, such as --box 2 --rate 4gbit")
+    Legal(least=1).take("box", box)
     rates = tuple(rate) * (box if len(rate) == 1 else 1)
-    if len(rates) != box or not rates:
-        raise InputError(
-            f"rate: {len(rate)} rates are not legal for {box} hosts; give one for all, or one for each"
-        )
+    if len(rates) != box:
+        how = f"{len(rate)} rates are not legal for {count_of(box, 'host')}"
+        raise InputError(f"rate: {how}; give one for all, or one for each")
     return Place(rates_bits=rates)
 
 

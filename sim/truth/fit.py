@@ -419,10 +419,13 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     back what went in, and take waits for a late rank, which no part holds, for a slow link.
 
     Raises:
-        InputError: the hardware is of another number of ranks, or recorded steps are fewer than three.
+        InputError: the hardware is of another number of ranks, steps are none or of no assignment, or
+            recorded ones fewer than three.
         AssignmentError, NotModelledError: as ``sim.simulate``.
     """
     check_ranks(hardware, measured.world_size)
+    if measured.asked is None or not measured.iterations:
+        raise InputError(f"{measured.name}: no steps under buckets that are known; give the job's own steps")
     if measured.is_of_traces:
         return _beside_parts(workload, hardware, measured)
     times = _Times(workload, hardware, measured)

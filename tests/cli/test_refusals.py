@@ -93,6 +93,7 @@ INPUT = {
     "export w.json --assignment a.json --as perfetto": "export: --as perfetto needs --hardware",
     "agree record nowhere --json": "nowhere: not a directory",
     "box 2 --rate 1gbit,2gbit,3gbit -- true": "3 rates are not legal for 2 hosts",
+    "calibrate --box 0 --rate 1gbit -o c.json": "box: 0 is not legal",
     "demo -o w.json": "w.json",
     "dash --watch nowhere": "--watch: nowhere is no directory",
     "record no_module_of_this_name:make -o made.json": "No module named 'no_module_of_this_name'",

@@ -303,11 +303,13 @@ def test_ends_of_an_interval_do_not_hang_on_the_seed() -> None:
 def test_what_does_not_belong_together_is_refused() -> None:
     with pytest.raises(InputError, match="world_size: 4 is not legal; the job has 2 ranks"):
         sim.own_step(WORKLOAD, replace(WIRE, world_size=4), measured_on(WIRE))
-    few = measured_on(WIRE)
-    few = replace(few, iterations=few.iterations[:2], traced=few.traced[:2])
+    seen = measured_on(WIRE)
+    few = replace(seen, iterations=seen.iterations[:2], traced=seen.traced[:2])
     with pytest.raises(InputError, match="2 steps with all their buckets are not enough"):
         sim.own_step(WORKLOAD, WIRE, few)
-    own = sim.own_step(WORKLOAD, WIRE, measured_on(WIRE))
+    with pytest.raises(InputError, match="no steps under buckets that are known"):
+        sim.own_step(WORKLOAD, WIRE, replace(seen, role="plain", asked=None))
+    own = sim.own_step(WORKLOAD, WIRE, seen)
     wrong = replace(own.hardware, spread={"own_step": {"factors": ["luck"], "covariance": [[1.0]]}})
     with pytest.raises(InputError, match=r"spread\.own_step"):
         sim.gain(WORKLOAD, wrong, OTHER)
