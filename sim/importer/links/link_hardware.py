@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -161,32 +162,33 @@ def _pick(systems: dict[_Key, _System], machine: str | None, notes: Notes) -> No
 def _complete(systems: Mapping[_Key, _System], notes: Notes) -> dict[_Key, _System]:
     """The systems with an all-reduce; curves of too few sizes are left out first. Curves of a system without
     one go to the only other of as many ranks that has none of their collective, or are left out, too."""
-    short = []
+    apart = [(key, one) for key, system in systems.items() if "all_reduce" not in system for one in system]
+    short: dict[str, list[str]] = defaultdict(list)
     for key, system in systems.items():
         for collective, tables in [*system.items()]:
             sizes = [size for size, _, _ in _by_size(tables)]
             if len(sizes) < _LEAST_SIZES:
                 del system[collective]
                 run = f"{collective}_perf -b 64K -e 512M -f 2 -g"
-                short.append(
+                short[collective].append(
                     f"{key.source}: {count_of(len(sizes), 'size')} of {collective} on {key.ranks} ranks "
                     f"({', '.join(map(format_size, sizes))}), which tell nothing of other buckets; measure "
                     f"{_LEAST_SIZES} at least, as by {run} {key.ranks}, or mpirun -np {key.ranks} {run} 1"
                 )
     whole = {key: system for key, system in systems.items() if "all_reduce" in system}
-    apart = [(key, one) for key, system in systems.items() if key not in whole for one in system]
-    for key, collective in apart:
+    apart += [(key, one) for key, system in systems.items() if key not in whole for one in system]
+    for key, collective in dict.fromkeys(apart):
         fitting = [one for one in whole if one.ranks == key.ranks and collective not in whole[one]]
-        if len(fitting) == 1:
+        if len(fitting) == 1 and collective in systems[key]:
             whole[fitting[0]][collective] = systems[key][collective]
             notes.add("assumed", f"{key.source}: {collective} of the system of {fitting[0].source}")
-        else:
+        elif len(fitting) != 1:
             need = f"one all_reduce of the {key.ranks} ranks of {key.source}, without which its {collective}"
             notes.add("missing", f"{need} is left out; give all_reduce_perf's file too")
-    if short and not whole:
+    if short["all_reduce"] and not whole:
         dropped = [one.text for one in notes if one.kind == "dropped"]
-        raise InputError("; dropped: ".join([short[0], *dropped[:1]]))
-    notes += [Note("missing", line) for line in short]
+        raise InputError("; dropped: ".join([short["all_reduce"][0], *dropped[:1]]))
+    notes += [Note("missing", line) for line in chain(*short.values())]
     return whole
 
 
