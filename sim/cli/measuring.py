@@ -18,7 +18,7 @@ from sim.nouns.devices import device_of_job
 from sim.nouns.gpus import GPUS
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.units import count_of, format_ms, format_size, parse_size
+from sim.units import format_ms, format_size, parse_size
 
 if TYPE_CHECKING:
     from sim.validator.launch import Place
@@ -54,8 +54,7 @@ def place_of(ranks: int, box: int | None, rate: Sequence[int] | None) -> "Place"
     Legal(least=1).take("box", box)
     rates = tuple(rate) * (box if len(rate) == 1 else 1)
     if len(rates) != box:
-        how = f"{len(rate)} rates are not legal for {count_of(box, 'host')}"
-        raise InputError(f"rate: {how}; give one for all, or one for each")
+        raise InputError(f"rate: {len(rate)} rates are not legal for {box} hosts; give one, or one a host")
     return Place(rates_bits=rates)
 
 

@@ -345,9 +345,8 @@ def _spread(
         name: {end: search.as_far(made, name, value) for end, value in ends.items()}
         for name, ends in stated.items()
     }
-    kept = {
-        name: known for name, known in made.spread.items() if name not in ("ranges", "readings", "anchor")
-    }
+    anew = ("ranges", "readings", "anchor")
+    kept = {name: known for name, known in made.spread.items() if name not in anew}
     if ranges.get("all_reduce") != stated.get("all_reduce"):  # of all its sizes alike
         points = kept.get("all_reduce", {})
         kept["all_reduce"] = {size: known for size, known in points.items() if "count" in known}
@@ -419,8 +418,7 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     back what went in, and take waits for a late rank, which no part holds, for a slow link.
 
     Raises:
-        InputError: the hardware is of another number of ranks, steps are none or of no assignment, or
-            recorded ones fewer than three.
+        InputError: hardware of another number of ranks, steps of unknown buckets, or fewer than three.
         AssignmentError, NotModelledError: as ``sim.simulate``.
     """
     check_ranks(hardware, measured.world_size)
@@ -438,11 +436,8 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     if not times.fits(logs, covariance):  # then the step says nothing of this link's factors
         covariance = np.diag(np.maximum(times.below, times.above) ** 2)
         alone = simulate(recorded, link_alone, times.assignment, "analytic")
-        end_ns, many = (
-            max(1, round(times.measured_ns[-1])),
-            len(alone.reducing),
-        )  # of each backward that reduces
-        target_ns = alone.step_ns + many * (end_ns - alone.sync_end_ns)
+        end_ns, many = max(1, round(times.measured_ns[-1])), len(alone.reducing)
+        target_ns = alone.step_ns + many * (end_ns - alone.sync_end_ns)  # of each backward that reduces
         search = _Search(recorded, times.assignment, target_ns, USUAL_NOISE * many * end_ns)
         said = {"fits": False, "explained_by": search.try_to(link_alone, "curve")}
     machine, machines = times.apply(hardware, logs), (link_alone, times.apply(link_alone, logs))

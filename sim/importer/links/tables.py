@@ -553,7 +553,7 @@ def _refuse_units(block: _Block, source: str) -> None:
 def _of_row(block: _Block, cells: Sequence[str], kilo: int, where: str) -> tuple[_Apart, list[Sample]]:
     """What tells a row's table from others, and a sample of each of its timings that has a duration."""
     said, named = block.said, [*zip(block.columns, cells, strict=True)]
-    values = [_value(cell, column, kilo) for column, cell in named]
+    values, samples = [_value(cell, column, kilo) for column, cell in named], list[Sample]()
     words = {kind: cells[place] for kind, place in block.places.items()}
     whole = {kind: _whole(values[place]) for kind, place in block.places.items()}
     ranks, size, count = whole.get("ranks"), whole["size"], whole.get("count")
@@ -565,7 +565,6 @@ def _of_row(block: _Block, cells: Sequence[str], kilo: int, where: str) -> tuple
     part = (count or 0) * _width(words.get("dtype", ""))
     of_row = {"where": where, "num_bytes": size or 0, "part_bytes": part, "beside": beside}
     factor = bus_factor(collective or "all_reduce", ranks or said.ranks[0] or 1)
-    samples: list[Sample] = []
     for place, span in block.timings.items() if size is not None else ():
         if "in_place" in words:  # rccl-tests has the two timings in two rows
             place = "in" if words["in_place"] == "1" else "out"
