@@ -36,9 +36,8 @@ def test_a_host_link_is_never_early_and_keeps_the_order() -> None:
     link = HostLink(wired({0: 5 * MS}).all_reduce, channels=1)
     tensors = [torch.full((4,), float(number)) for number in range(4)]
     start = time.monotonic_ns()
-    futures = [
-        link(tensor).then(lambda done: (done.value(), time.monotonic_ns() - start)) for tensor in tensors
-    ]
+    sent = map(link, tensors)
+    futures = [one.then(lambda done: (done.value(), time.monotonic_ns() - start)) for one in sent]
     for number, future in enumerate(futures):
         (arrived,), ended_ns = future.wait()
         assert arrived.data_ptr() == tensors[number].data_ptr()

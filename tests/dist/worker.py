@@ -727,6 +727,5 @@ if __name__ == "__main__":
     place, is_killed = Path(sys.argv[2]), sys.argv[3:] == ["killed"]
     tried = (killed,) if is_killed else RECORDED
     cases = {one.__name__: partial(one, place / one.__name__) for one in tried}
-    check_each(
-        int(sys.argv[1]), place, cases if is_killed else {one.__name__: one for one in APPLIED} | cases
-    )
+    applied = {} if is_killed else {one.__name__: one for one in APPLIED}
+    check_each(int(sys.argv[1]), place, applied | cases)

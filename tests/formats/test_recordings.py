@@ -212,9 +212,8 @@ def test_what_ranks_of_one_run_cannot_differ_in_is_named(tmp_path: Path, field: 
 def test_ranks_whose_switches_differ_are_no_run(tmp_path: Path, name: str, odd: int) -> None:
     """What DDP logged so far is no switch, and an object's address is its process's."""
     said = {"static_graph": False, "gradient_as_bucket_view": False, "bucket_bytes_cap": 1}
-    words = re.escape(
-        f": ddp.{name}: rank {odd} has another than rank 0 (2 and {said[name]}); give the files"
-    )
+    why = f"rank {odd} has another than rank 0 (2 and {said[name]}); give the files"
+    words = re.escape(f": ddp.{name}: {why}")
     for other in (said[name], 2):
         ranks = []
         for rank in range(4):

@@ -14,8 +14,7 @@ for subject in sys.argv[1:] or SUBJECTS:
         made = make(subject, Path(folder))
     old = kept(subject)
     changed = list(differences(old, made)) if old else []
-    print(
-        f"{subject}: {len(made)} answers in {time.monotonic() - began:.0f} s, {len(changed)} values changed"
-    )
+    took = f"{time.monotonic() - began:.0f} s"
+    print(f"{subject}: {len(made)} answers in {took}, {len(changed)} values changed")
     print("\n".join(changed[:200]))
     keep(subject, made)

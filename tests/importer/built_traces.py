@@ -270,9 +270,8 @@ def build(
             rank.begin()
         for micro_batch in range(1, job.micro_batches + 1):
             is_last = micro_batch == job.micro_batches
-            _micro_batch(
-                ranks, number, job.synchronises == "each" or (is_last and job.synchronises == "last")
-            )
+            reduces = job.synchronises == "each" or (is_last and job.synchronises == "last")
+            _micro_batch(ranks, number, reduces)
         for rank in ranks:
             rank.finish(number)
     for rank in ranks:

@@ -644,9 +644,8 @@ def test_a_time_off_those_of_the_sizes_next_to_it_is_doubtful(
     rows = [f"{size} {us:.3f} 4" for size, us in zip(sizes, times, strict=True)]
     found = imported(tmp_path, ["# all_reduce", "size_B time_us nranks", *rows])
     marks = found.hardware[0].provenance.get("doubtful", [])
-    is_odd = (
-        times[at] > 2 * times[at + 1] if at < 8 and factor > 1 else at > 0 and times[at - 1] > 2 * times[at]
-    )
+    falls = [times[place] > 2 * times[place + 1] for place in range(8)]
+    is_odd = falls[at] if at < 8 and factor > 1 else at > 0 and falls[at - 1]
     assert [one["num_bytes"] for one in marks] == [sizes[at]] * is_odd
     assert len(found.said("doubtful")) == len(marks)
     (told,) = [line for line in doubts_about(MODEL, found.hardware[0]) if "takes" in line] or [""]

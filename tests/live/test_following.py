@@ -20,9 +20,8 @@ from sim.truth.own_link import hardware_of
 from tests.effort import tries
 from tests.formats.test_recordings import any_steps, backward, rank_of, recording_of, step, write
 
-EASY = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=tries(25)
-)
+ONE_FOLDER = [HealthCheck.function_scoped_fixture]
+EASY = settings(suppress_health_check=ONE_FOLDER, deadline=None, max_examples=tries(25))
 READY = (4, 3, 2, 1)
 
 

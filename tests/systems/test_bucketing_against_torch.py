@@ -42,9 +42,8 @@ def torchs(problem: Problem) -> list[list[int]]:
 
 def ours(problem: Problem) -> list[list[int]]:
     sizes = [numel * key[0].itemsize for numel, key in zip(problem.numels, problem.keys, strict=True)]
-    return compute_bucket_assignment_by_size(
-        sizes, problem.keys, problem.limits, problem.sparse, problem.order
-    )
+    given = problem.keys, problem.limits, problem.sparse, problem.order
+    return compute_bucket_assignment_by_size(sizes, *given)
 
 
 def check(problem: Problem) -> None:
