@@ -252,10 +252,10 @@ def as_run(recording: Recording, workload: Workload) -> Measurement | str:
     """The job's steps under its last buckets, as a measurement; a sentence on why not if there is none.
 
     A step lasts as long as in the mean over ranks, which wait for each other: for one that begins late it is
-    short. All else is of the rank that waited least, the last to most collectives; each of
-    these lasts as long as on the rank that waited least for it. Backwards under ``no_sync`` that only
-    some steps have were run to be measured alone, and their time is left out of the step; those that every
-    step has are its micro-batches (A3.12).
+    short. All else is of the rank that waited least, the last to most collectives; each of these lasts as
+    long as on the rank that waited least for it. Backwards under ``no_sync`` that only some steps have were
+    run to be measured alone, and their time is left out of the step; those that every step has are its
+    micro-batches (A3.12).
     """
     kept = keep(recording)
     header, layouts = kept[0].rank.header, kept[0].rank.layouts
@@ -302,8 +302,7 @@ def of_all_ranks(ranks: Sequence[Sequence[RecordedStep]]) -> list[tuple[Recorded
 
 
 def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredIteration:
-    """A step, as ``as_run`` says; its buckets without starts, as recordings do not tell when a channel is
-    free."""
+    """A step, as ``as_run`` says; recordings do not tell when a bucket's channel is free, and it starts."""
     step = min(row, key=lambda one: one.backwards[-1].sync_end_ns)
     last, lasted_ns = step.backwards[-1], dict[int, int]()
     for bucket in (bucket for one in row for bucket in one.backwards[-1].buckets):
