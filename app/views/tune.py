@@ -5,7 +5,6 @@ one reads; what has to be searched for fills its own last, and a knob that is tu
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from time import sleep
@@ -76,12 +75,15 @@ FAMILY_WORDS: dict[str, str] = {
 
 def show(library: Library, source: Asked, validation: st.Page) -> None:
     """Draw the page, from the most urgent question down; ``validation`` is the page that tells more of it."""
-    known = None
-    with suppress(SimError):  # told below: an error leaves the sidebar as it is
-        known = sources.read(library, source)
-    choice, what_if = tune_knobs.show(known)
+    given, trouble = None, None
+    try:
+        given = sources.read(library, source)
+    except SimError as error:  # told below the title: it leaves the sidebar as it is
+        trouble = error
+    choice, what_if = tune_knobs.show(given)
     st.title("Tune")
-    given = sources.read(library, source)
+    if trouble is not None:
+        raise trouble
     if given is None:
         sources.nothing_to_show(library)
         return

@@ -26,10 +26,10 @@ from rich.text import Text
 from sim.columns import Column, texts
 from sim.formats.documents import json_text, to_text
 from sim.formats.record_files import box_in
+from sim.nouns.assignment import OTHERS
 from sim.nouns.hardware import Hardware
 
 Row = TypeVar("Row")
-TUNED = ("ddp", "zero1", "zero2", "megatron", "fully_shard")  # policies whose buckets are tuned
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _EVERY_S = 10.0  # from one line of progress to the next, where no terminal shows a bar
 _WIDE = 10_000  # columns where no terminal sets a limit: a file keeps every figure on its line
@@ -219,7 +219,7 @@ def to_calibrate(workload: Path, ranks: int = 2) -> str:
 
 def to_tune(workload: Path, hardware: Path, policy: str = "ddp") -> str:
     """The best buckets of a workload on a machine; of another system that has some those of its own."""
-    of = ("--policy", policy) if policy in TUNED[1:] else ()
+    of = ("--policy", policy) if policy in OTHERS else ()
     return line("tune", workload, "--hardware", hardware, *of, "-o", "assignment.json")
 
 

@@ -13,7 +13,7 @@ from sim.cli.printing import Answer, emit, line, note, progress, say, say_notes,
 from sim.columns import FAMILIES, Column, of_part
 from sim.costs.doubts import doubts_about
 from sim.errors import InputError
-from sim.nouns.assignment import Assignment
+from sim.nouns.assignment import OTHERS, Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Recommendation
 from sim.nouns.report import Report
@@ -37,7 +37,7 @@ def tune(
     draws: int = option("Steps drawn for the gain's interval.", min=1, default=400),
     policy: str = option(
         "Of another system than DDP the best size of its own buckets alone.",
-        kind=choice(*printing.TUNED),
+        kind=choice("ddp", *OTHERS),
         default="ddp",
     ),
     set_: options.JobSwitches = None,

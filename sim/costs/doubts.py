@@ -86,8 +86,9 @@ def scale_own_costs(hardware: Hardware, times: float) -> Hardware:
     """``hardware`` with hooks, launches and copies that take so many times as long, each within its range."""
     made = dict[str, Any]()
     for name, ends in open_ranges(hardware).items():
-        if name in UNMEASURED_COSTS and (value := getattr(hardware, name)) is not None:  # None: free
-            value = value / times if name in RATES else round(value * times)
+        if name in UNMEASURED_COSTS:
+            own = getattr(hardware, name)
+            value = own / times if name in RATES else round(own * times)
             made[name] = min(max(value, ends["low"]), ends["high"])
     return replace(hardware, **made)
 

@@ -16,6 +16,7 @@ Policy = Annotated[str, Legal(words=tuple(_POLICIES.split()))]
 
 # What DistributedDataParallel does itself: the others are systems of their own.
 DDP_POLICIES = ("ddp", "per-parameter", "single", "explicit")
+OTHERS = ("zero1", "zero2", "megatron", "fully_shard")  # policies whose own buckets have a best size
 CAP_KWARGS = ("bucket_cap_mb", "bucket_cap_mb_list")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from sim.costs.doubts import missing_curve
 from sim.errors import InputError, NotModelledError
-from sim.nouns.assignment import Assignment
+from sim.nouns.assignment import OTHERS, Assignment
 from sim.nouns.checks import Legal
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
@@ -17,7 +17,6 @@ from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
 from sim.systems.zero import STAGES, ZeroSettings
 
-OTHERS = (*STAGES, "megatron", "fully_shard")
 _WORK = 20_000  # gradients simulated, in all that is tried of one system
 _FEWEST, _MOST = 4, 60  # tries
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 
 from sim.costs.doubts import doubts_about_step, notes_of
@@ -14,7 +13,7 @@ from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
 from sim.systems.ddp_assignment import as_the_job, initial_buckets, own_buckets, rebuilt_buckets
 from sim.systems.registry import assign
-from sim.systems.simulate import simulate, simulated_step_ns
+from sim.systems.simulate import simulate
 from sim.tuner.caps import CapCurve, cap_curve
 from sim.tuner.draws import DRAWS, Draws
 from sim.tuner.gain import DEFAULT_WORDS, Paired, choose, judge_gain, over_merges
@@ -85,13 +84,12 @@ def tune(
     optimum = _search(problem, curve)
     nominal, cap = as_assignment(problem, optimum.buckets), as_the_job(workload, _best_cap(problem, curve))
     default, against = compared_with(problem)
+    paired = Paired(Draws(problem, draws, seed), default)
     able = [problem.default, cap, nominal, default]
     if problem.switches.comm_hook is not None:  # what it computes of a bucket is in no search
-        played = partial(simulated_step_ns, workload, hardware)
-        able = [one for one in able if played(one) <= played(default)]
-        nominal = min(able[::-1], key=played)
+        able = [one for one in able if paired.step_ns(one) <= paired.default_ns]
+        nominal = min(able[::-1], key=paired.step_ns)
     families = {DEFAULT: problem.default, CAP: cap, ANY_BUCKETS: nominal}
-    paired = Paired(Draws(problem, draws, seed), default)
     best = default  # where nothing is known of the machine that trains
     if not doubts_about_step(hardware):
         best = choose(paired, able, nominal)
