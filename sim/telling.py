@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 import sim
 from sim.costs.doubts import doubts_about_step
 from sim.nouns.measurement import Record
-from sim.units import format_ms, format_percent, in_ms
+from sim.units import format_ms, format_percent, format_ranks, in_ms
 
 if TYPE_CHECKING:
+    from sim.nouns.recording import Recording
+    from sim.truth.fit import OwnStep
     from sim.truth.recorded_job import RecordedJob
     from sim.truth.scoring import Agreement, Regret
 
@@ -100,4 +102,43 @@ def tell_own_step(job: "RecordedJob | None", without: str = "") -> tuple[list[st
         told.append(
             f"{in_ms(own.recorder_ns)} ms of the recorded step are the recorder's, and in no prediction"
         )
-    return told, [f"doubtful: {doubt}" for doubt in own.doubtful]
+    return told, [f"doubtful: {doubt}" for doubt in tell_own_doubts(own)]
+
+
+_PLAIN = "run a few backwards under no_sync while recording"
+_DOUBTS = {
+    "contained": "backward contains what its own all-reduces took of it, and the hardware does not say what "
+    f"others would take, so that gains may be too large; calibrate again (host_share), or {_PLAIN}",
+    "wide": "{0} is known to {1:.2f} to {2:.2f} only: record with more buckets (bucket_cap_mb=4), at level "
+    "full",
+    "wide in its times": "{0} is known to {1:.2f} to {2:.2f} only: the recorded times contain it; " + _PLAIN,
+    "not its parts": "the job's own steps are {3} {4} than their parts on this link{5}; that is in no "
+    "prediction, and what of it other buckets would change is not known",
+}
+
+
+def tell_own_doubts(own: "OwnStep") -> list[str]:
+    """What is doubtful of a job's own step, a sentence each."""
+    ends = {one.name: (max(1.0, one.low), one.high) for one in own.factors}
+    over_ns, said = own.step_ns - own.parts_ns, list[str]()
+    for code, what in own.doubts:
+        by = format_ms(abs(over_ns)), "longer" if over_ns > 0 else "shorter", what and f" (last came {what})"
+        said.append(_DOUBTS[code].format(what, *ends.get(what, (0, 0)), *by))
+    return said
+
+
+def tell_assumed(window: "Recording", job: "RecordedJob") -> list[str]:
+    """What was assumed of a job that is still running, of which ``window`` tells, a sentence each."""
+    told = [f"Not held to the job's own step: {job.why_not}."]
+    if job.own is not None:
+        told = [f"Doubtful: {one}." for one in (*doubts_about_step(job.hardware), *tell_own_doubts(job.own))]
+    if job.link_is_own:
+        missing = " Ranks are missing, so this is an upper bound." if window.missing_ranks else ""
+        told.append(
+            "No machine was given: what an all-reduce takes is read off the job's own buckets, waits within "
+            "a collective included. It holds for sizes like theirs; of others it is a guess." + missing
+        )
+    if window.missing_ranks:
+        ranks = format_ranks(window.missing_ranks)
+        told.append(f"No file of {ranks}: if the slowest is among them, it is not seen.")
+    return told

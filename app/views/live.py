@@ -25,7 +25,8 @@ from sim.live.held import LiveReport, Unseen
 from sim.live.window import CALIBRATION_STEPS
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Gain, Recommendation
-from sim.nouns.recording import RecordedLayout, RecordingHeader
+from sim.nouns.recording import RecordedLayout, Recording, RecordingHeader
+from sim.telling import tell_assumed
 from sim.truth.recorded_job import RecordedJob
 from sim.tuner.setting import tell_setting
 from sim.units import NS_PER_S, format_ms, format_percent, format_ranks
@@ -176,7 +177,7 @@ def _judged(wanted: Wanted, followed: Followed) -> None:
         words = f"Steps {warmup + 1:,} to {first - 1:,} took longer than those after them: warm-up"
         st.caption(f"{words}, not predicted from.")
     _cards(report)
-    _sentences(report)
+    _sentences(report, window, job)
     words = "Measured steps over their prediction, and the error of the prediction below"
     chart(steps_figure(report), "live_steps_figure", words)
     st.caption(
@@ -210,14 +211,14 @@ def _cards(report: LiveReport) -> None:
     draw_cards(cards)
 
 
-def _sentences(report: LiveReport) -> None:
+def _sentences(report: LiveReport, window: Recording, job: RecordedJob) -> None:
     st.markdown(plain(unseen_sentence(report)))
     for layout in report.layouts[-1:]:
         if layout.step_ns is None:
             st.warning(plain(f"No prediction for the buckets in use: {layout.why_not}"))
     if not report.layouts:
         st.warning("The job has not said yet which buckets it has, so that nothing can be predicted.")
-    for note in report.notes:
+    for note in tell_assumed(window, job):
         st.caption(plain(note))
     if report.left_out:
         st.caption(f"{report.left_out:,} steps have another number of micro-batches and are left out.")

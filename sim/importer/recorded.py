@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from statistics import mean
 from typing import Any, NamedTuple, get_args
 
 from sim.errors import InputError, NotModelledError
@@ -13,7 +12,7 @@ from sim.formats.recordings import load_recording
 from sim.importer.imported import Imported, ImportOptions, Kind, Note
 from sim.importer.readers import RECORDING
 from sim.importer.samples import own_step, quiet_steps
-from sim.metrics.intervals import median_interval
+from sim.metrics.intervals import median_interval, step_of_ranks
 from sim.nouns.assignment import Assignment
 from sim.nouns.ddp_switches import ARGUMENTS, HOOKS, SETTINGS
 from sim.nouns.devices import serialised_by
@@ -251,11 +250,10 @@ def workload_of(recording: Recording) -> Workload:
 def as_run(recording: Recording, workload: Workload) -> Measurement | str:
     """The job's steps under its last buckets, as a measurement; a sentence on why not if there is none.
 
-    A step lasts as long as in the mean over ranks, which wait for each other: for one that begins late it is
-    short. All else is of the rank that waited least, the last to most collectives; each of these lasts as
-    long as on the rank that waited least for it. Backwards under ``no_sync`` that only some steps have were
-    run to be measured alone, and their time is left out of the step; those that every step has are its
-    micro-batches (A3.12).
+    A step lasts as ``step_of_ranks`` says. All else is of the rank that waited least, the last to most
+    collectives; each of these lasts as long as on the rank that waited least for it. Backwards under
+    ``no_sync`` that only some steps have were run to be measured alone, and their time is left out of the
+    step; those that every step has are its micro-batches (A3.12).
     """
     kept = keep(recording)
     header, layouts = kept[0].rank.header, kept[0].rank.layouts
@@ -309,7 +307,7 @@ def _iteration(row: Sequence[RecordedStep], micro_batches: int) -> MeasuredItera
         seen_ns = bucket.end_ns - bucket.launch_ns
         lasted_ns[bucket.index] = min(seen_ns, lasted_ns.get(bucket.index, seen_ns))
     return MeasuredIteration(
-        step_ns=round(mean(one.step_ns - one.backwards[-micro_batches].started_ns for one in row)),
+        step_ns=int(step_of_ranks([one.step_ns - one.backwards[-micro_batches].started_ns for one in row])),
         backward_end_ns=last.backward_ns,
         sync_end_ns=last.sync_end_ns,
         buckets=tuple(

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from sim.clock.arrays import Ints
-from sim.costs.doubts import doubts_about_step
 from sim.errors import SimError
 from sim.live.follower import COLUMNS, Followed, FollowedRank, Rows
+from sim.metrics.intervals import step_of_ranks
 from sim.nouns.recording import RecordedLayout, Recording
 from sim.truth.recorded_job import RecordedJob
-from sim.units import format_ranks
 
 RECENT_STEPS = 50  # of the rolling median, and of what is called recent
 _LATEST_STEPS = 200  # which tell how far apart steps begin
@@ -55,7 +54,7 @@ class LiveReport:
     holds the errors of the window's own steps: what the model is off by on what it was made from.
     ``recent_ns`` is the median of the latest steps, ``left_out`` counts steps of other micro-batches.
     ``period_ns`` is the median time from the start of one step to that of the next, by the wall clock: data
-    loading and all else between steps are in it. ``notes`` say what was assumed.
+    loading and all else between steps are in it.
     """
 
     series: Rows
@@ -66,7 +65,6 @@ class LiveReport:
     window: Unseen | None = None
     left_out: int = 0
     period_ns: int | None = None
-    notes: tuple[str, ...] = ()
 
 
 def judge(followed: Followed, window: Recording, job: RecordedJob) -> LiveReport:
@@ -95,7 +93,6 @@ def judge(followed: Followed, window: Recording, job: RecordedJob) -> LiveReport
         window=_unseen(inside.step_ns, inside.predicted),
         left_out=left_out,
         period_ns=_period_ns(series[-_LATEST_STEPS:]),
-        notes=_notes(window, job),
     )
 
 
@@ -111,28 +108,8 @@ def _predicted(job: RecordedJob, layouts: tuple[RecordedLayout, ...]) -> tuple[L
     return tuple(LayoutPrediction(step=one.step, **step_of(one.bucket_indices)) for one in layouts)
 
 
-def _notes(window: Recording, job: RecordedJob) -> tuple[str, ...]:
-    """What was assumed, a sentence each."""
-    told = []
-    if job.own is None:
-        told.append(f"Not held to the job's own step: {job.why_not}.")
-    else:
-        told += [f"Doubtful: {line}." for line in (*doubts_about_step(job.hardware), *job.own.doubtful)]
-    if job.link_is_own:
-        missing = " Ranks are missing, so this is an upper bound." if window.missing_ranks else ""
-        told.append(
-            "No machine was given: what an all-reduce takes is read off the job's own buckets, waits within "
-            "a collective included. It holds for sizes like theirs; of others it is a guess." + missing
-        )
-    if window.missing_ranks:
-        ranks = format_ranks(window.missing_ranks)
-        told.append(f"No file of {ranks}: if the slowest is among them, it is not seen.")
-    return tuple(told)
-
-
 def _job_steps(ranks: tuple[FollowedRank, ...], accumulation: tuple[int, int]) -> tuple[Rows, int]:
-    """Rows of the slowest rank in each common step, which lasts as long as in the mean over ranks; and how
-    many steps are left out."""
+    """Rows of the slowest rank in each common step, with ``step_of_ranks``; and how many are left out."""
     numbers: Ints = reduce(np.intersect1d, [rank.steps.step for rank in ranks])
     table: Any = np.stack([rank.steps[np.searchsorted(rank.steps.step, numbers)] for rank in ranks])
     alike = (table["backwards"] == accumulation[0]) & (table["reduced"] == accumulation[1])
@@ -141,7 +118,7 @@ def _job_steps(ranks: tuple[FollowedRank, ...], accumulation: tuple[int, int]) -
     series: Any = np.full(table.shape[1], -1, _SERIES).view(np.recarray)
     for name in COLUMNS:
         series[name] = table[name][slowest, np.arange(len(series))]
-    series.step_ns = np.rint(table["step_ns"].mean(axis=0))
+    series.step_ns = step_of_ranks(table["step_ns"])
     return series, len(numbers) - len(series)
 
 

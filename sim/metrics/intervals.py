@@ -31,6 +31,12 @@ def intersection_length(left: Iterable[Interval], right: Iterable[Interval]) -> 
     return length(one) + length(two) - length(union(one + two))
 
 
+def step_of_ranks(lasted_ns: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """How long steps last, of ns by rank and step: the mean over ranks, which wait for each other, so that a
+    step is short for one that begins late."""
+    return np.asarray(np.rint(np.asarray(lasted_ns, np.int64).mean(axis=0)), np.int64)
+
+
 def median_interval(values: Sequence[int]) -> tuple[int, int]:
     """95 % bootstrap confidence interval of the median, in the unit of ``values``."""
     if len(values) == 1:

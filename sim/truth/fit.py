@@ -8,8 +8,9 @@ step tells nothing it stays as it was, and the tuner's intervals contain what is
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import exp, inf, log
+from math import exp, log
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -32,8 +33,8 @@ from sim.nouns.assignment import Assignment
 from sim.nouns.checks import Legal
 from sim.nouns.ddp_switches import read_switches
 from sim.nouns.hardware import COSTS, CURVES, RATES, Hardware
-from sim.nouns.measurement import LAST, MeasuredBucket, Measurement
-from sim.nouns.timeline import BucketTimes, Timeline
+from sim.nouns.measurement import LAST, MeasuredIteration, Measurement
+from sim.nouns.timeline import Timeline
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulate, simulated_step_ns
 from sim.units import NS_PER_S, format_ms, format_number, median_ns
@@ -47,7 +48,7 @@ _MISSED = 0.1  # of a measured time: a fit that is off by more is none
 # What medians of one job's steps differ by from run to run: 0.25 % on four A40, 0.5 to 1.2 % on two A100.
 USUAL_NOISE = 0.005
 # What a factor sets of a hardware, and the least and the largest value that it may take.
-_FACTORS: dict[Factor, tuple[tuple[str, ...], float, float]] = {
+_FACTORS: dict[str, tuple[tuple[str, ...], float, float]] = {
     "mutual": (("compute_slowdown", "comm_slowdown"), 1.0, MOST_SLOWDOWN),
     "compute_slowdown": (("compute_slowdown",), 1.0, MOST_SLOWDOWN),
     "comm_slowdown": (("comm_slowdown",), 1.0, MOST_SLOWDOWN),
@@ -59,17 +60,19 @@ _SHARES = 16  # in which a range is cut
 _EDGE = exp(-2)  # how likely an end of a range is, at two sigmas: there are own costs of nothing, too
 
 
-def apply_factor(hardware: Hardware, factor: Factor, value: float) -> Hardware:
-    """``hardware`` with one factor at ``value``; ``curve`` multiplies the durations of its all-reduces, and
-    what is known of their scatter, ``own_costs`` what hooks, launches and copies take, within their ranges.
+def apply_factor(hardware: Hardware, factor: str, value: float) -> Hardware:
+    """``hardware`` with one factor, or a field, at ``value``; ``curve`` and a kind of collective multiply the
+    durations of its curve, and what is known of their scatter, ``own_costs`` what hooks, launches and copies
+    take, within their ranges.
     """
-    if factor == "curve":
-        return hardware.retimed(lambda kind, size, ns: round(ns * value), "all_reduce")
-    if factor == "launch_cost_ns":
-        return replace(hardware, launch_cost_ns=round(value), launch_blocks_compute=True)
     if factor == "own_costs":
         return scale_own_costs(hardware, value)
-    changed: dict[str, Any] = dict.fromkeys(_FACTORS[factor][0], value)
+    names: Any = _FACTORS[factor][0] if factor in _FACTORS else (factor,)
+    if names[0] in CURVES:
+        return hardware.retimed(lambda kind, size, ns: round(ns * value), *names)
+    changed: dict[str, Any] = dict.fromkeys(names, round(value) if names[0] in COSTS else value)
+    if factor == "launch_cost_ns" and not hardware.launch_cost_ns:
+        changed["launch_blocks_compute"] = True
     return replace(hardware, **changed)
 
 
@@ -214,7 +217,7 @@ def anchor(
 
 
 class _Search(NamedTuple):
-    """The value of a factor at which the step is predicted as ``target_ns``."""
+    """A search for the value of a factor at which the step is predicted as ``target_ns``."""
 
     workload: Workload
     assignment: Assignment
@@ -225,9 +228,9 @@ class _Search(NamedTuple):
         """The predicted step, in ns."""
         return simulated_step_ns(self.workload, hardware, self.assignment)
 
-    def solve(self, hardware: Hardware, factor: Factor) -> float:
-        """The value that makes the step true: the least where it is within the noise of no interference,
-        infinity where it is longer than the factor explains."""
+    def solve(self, hardware: Hardware, factor: Factor) -> float | None:
+        """The value that makes the step true: the least where it is within the noise of no interference; None
+        where it is longer than the factor explains. Raises ``InputError`` where no value does otherwise."""
         _, least, most = _FACTORS[factor]
         low_ns, high_ns = (self.figure(apply_factor(hardware, factor, value)) for value in (least, most))
         target_ns, noise_ns = self.target_ns, round(self.noise_ns)
@@ -250,7 +253,7 @@ class _Search(NamedTuple):
                 f"than the parts allow without any interference, {format_ms(low_ns)}; {told}"
             )
         if high_ns < target_ns - noise_ns:
-            return inf
+            return None
         if low_ns >= target_ns:
             if factor != "curve" or is_near:
                 return 1.0 if factor == "curve" else least
@@ -262,24 +265,18 @@ class _Search(NamedTuple):
         return round(most, 6)
 
     def try_to(self, hardware: Hardware, factor: Factor) -> float | None:
-        """As ``solve``; None where this factor cannot make the step true."""
-        try:
-            value = self.solve(hardware, factor)
-        except InputError:
-            return None
-        return None if value == inf else value
+        """As ``solve``; None where this factor cannot make the step true, or steps are too long to count."""
+        with suppress(InputError):
+            return self.solve(hardware, factor)
+        return None
 
     def as_far(self, hardware: Hardware, name: str, end: float) -> Any:
         """The value next to an ``end`` of a range with which the step stays the same, but for noise."""
         own: Any = 1.0 if name in CURVES else getattr(hardware, name)
-        plain_ns = self.figure(hardware)
-        for share in range(_SHARES, 0, -1):
-            value: Any = own + (end - own) * share / _SHARES
-            value = round(value) if name in COSTS else value
-            moved = hardware if name in CURVES else replace(hardware, **{name: value})
-            moved = apply_factor(hardware, "curve", value) if name == "all_reduce" else moved
-            if abs(self.figure(moved) - plain_ns) <= self.noise_ns:
-                return value
+        plain_ns, shares = self.figure(hardware), (share / _SHARES for share in range(_SHARES, 0, -1))
+        for value in (own + (end - own) * share for share in shares):
+            if abs(self.figure(apply_factor(hardware, name, value)) - plain_ns) <= self.noise_ns:
+                return round(value) if name in COSTS else value
         return own
 
 
@@ -364,8 +361,6 @@ _LEAST_SHARE = 1e-3  # of a cost: what is less is nothing
 _LOOSE = 2.5  # times: a slow-down whose range is wider was hardly told by the step
 _FAR = 0.05  # of a traced step: its parts add up to it within 1 % where nothing else is in it
 _ALONG = 2.0  # sigmas that a range of 95 % lies from the middle, nearly
-_PLAIN = "run a few backwards under no_sync while recording"
-_ENDS = ("backward_end_ns", "sync_end_ns")
 _SLOWED = ("comm_slowdown", "compute_slowdown")
 
 
@@ -390,7 +385,7 @@ class OwnStep:
 
     ``parts_ns`` is what their parts alone say it takes. ``recorder_ns`` is what the recorder's own passes
     over the buckets take of it; workload and hardware predict the job without them. Without ``factors``
-    nothing was fitted.
+    nothing was fitted. ``doubts``: a code each, and what it is about (``sim.telling`` has the sentences).
     """
 
     workload: Workload
@@ -399,7 +394,7 @@ class OwnStep:
     step_ns: int
     parts_ns: int
     factors: tuple[OwnFactor, ...] = ()
-    doubtful: tuple[str, ...] = ()
+    doubts: tuple[tuple[Literal["contained", "wide", "wide in its times", "not its parts"], str], ...] = ()
     recorder_ns: int = 0
 
 
@@ -425,84 +420,58 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     if measured.asked is None or not measured.iterations:
         raise InputError(f"{measured.name}: no steps under buckets that are known; give the job's own steps")
     if measured.is_of_traces:
-        return _beside_parts(workload, hardware, measured)
+        parts_ns, lasted = simulated_step_ns(workload, hardware, measured.asked), measured.iterations
+        step_ns, last = median_ns([one.step_ns for one in lasted]), str(measured.environment.get(LAST, ""))
+        told: Any = (("not its parts", last),) if abs(step_ns - parts_ns) > _FAR * step_ns else ()
+        own: dict[str, Any] = {"steps": len(lasted), "step_ns": step_ns, "parts_ns": parts_ns}
+        return OwnStep(workload=workload, hardware=hardware, **own, doubts=told)
     times = _Times(workload, hardware, measured)
-    recorded, link_alone = times.recorded
+    (recorded, link_alone), names = times.recorded, times.names
     logs, covariance = times.fit()
     along = _ALONG * np.sqrt(np.diag(covariance))
-    names, ends = list(times.names), [logs, np.maximum(logs - along, times.least)]
-    ends.append(np.minimum(logs + along, times.most))
-    said: dict[str, Any] = {}
-    if not times.fits(logs, covariance):  # then the step says nothing of this link's factors
-        covariance = np.diag(np.maximum(times.below, times.above) ** 2)
-        alone = simulate(recorded, link_alone, times.assignment, "analytic")
+    ends = np.exp([logs, np.maximum(logs - along, times.least), np.minimum(logs + along, times.most)])
+    factors, machine = tuple(map(OwnFactor, names, *ends.tolist())), times.apply(hardware, logs)
+    alone = simulate(recorded, link_alone, times.assignment, "analytic")
+    left_open: dict[str, Any] = {"factors": names, "covariance": covariance, "about_bytes": times.about_bytes}
+    if not (fits := times.fits(logs, covariance)):  # then the step says nothing of this link's factors
+        left_open["covariance"] = np.diag(np.maximum(times.below, times.above) ** 2)
         end_ns, many = max(1, round(times.measured_ns[-1])), len(alone.reducing)
         target_ns = alone.step_ns + many * (end_ns - alone.sync_end_ns)  # of each backward that reduces
         search = _Search(recorded, times.assignment, target_ns, USUAL_NOISE * many * end_ns)
-        said = {"fits": False, "explained_by": search.try_to(link_alone, "curve")}
-    machine, machines = times.apply(hardware, logs), (link_alone, times.apply(link_alone, logs))
-    alone_ns, fitted_ns = (simulated_step_ns(recorded, one, times.assignment) for one in machines)
-    is_slowed, (expected, sigma) = "interference" in workload.ready_includes, times.compute_slowdown
-    if is_apart := is_slowed and expected > 0:
-        beside = simulate(workload, machine, times.assignment, "analytic")
-        workload = _without_interference(beside, exp(expected))
-        machine = replace(machine, compute_slowdown=exp(expected))
-        names.append("compute_slowdown")
-        own = expected, max(0.0, expected - _ALONG * sigma), min(_MOST, expected + _ALONG * sigma)
-        ends = [np.append(known, one) for known, one in zip(ends, own, strict=True)]
-        covariance = np.pad(covariance, (0, 1))
-        covariance[-1, -1] = sigma**2
-    left_open = {"factors": names, "covariance": covariance.tolist(), "about_bytes": times.about_bytes}
-    machine = replace(machine, spread={**machine.spread, "own_step": left_open | said})
-    factors = tuple(map(OwnFactor, names, *(np.exp(known).tolist() for known in ends)))
+        left_open |= {"fits": False, "explained_by": search.try_to(link_alone, "curve")}
+    left_open["covariance"] = left_open["covariance"].tolist()
+    is_apart = times.is_slowed and "compute_slowdown" in names
+    is_contained = times.is_slowed and not is_apart and times.computes_on_host
+    doubts: list[Any] = [("contained", "")] if is_contained else []
+    for one in factors if fits else ():
+        if one.name in _SLOWED and one.high > _LOOSE * max(1.0, one.low):
+            is_its = is_apart and one is factors[-1]
+            doubts.append(("wide in its times" if is_its else "wide", one.name))
     # What is nobody's time goes to the end of the step, once however many micro-batches it has; what the
     # parts have too much goes from each forward.
-    rest_ns, micro_batches = times.step_ns - fitted_ns, read_switches(times.assignment).accumulation_steps
+    rest_ns = times.step_ns - simulated_step_ns(recorded, times.apply(link_alone, logs), times.assignment)
+    if is_apart:
+        workload = _without_interference(simulate(workload, machine, times.assignment, "analytic"))
+    micro_batches = read_switches(times.assignment).accumulation_steps
     cut = min(workload.forward_ns, max(0, -(rest_ns // micro_batches)))
     end_ns = workload.rest_ns + rest_ns + micro_batches * cut
-    optimizer_ns = max(0, workload.optimizer_ns + min(0, end_ns))
-    cut_ns = workload.forward_ns - cut
-    held = replace(workload, forward_ns=cut_ns, optimizer_ns=optimizer_ns, rest_ns=max(0, end_ns))
-    doubtful: list[str] = []
-    if is_slowed and not is_apart and times.computes_on_host:
-        doubtful.append(
-            "backward contains what its own all-reduces took of it, and the hardware does not say what "
-            f"others would take, so that gains may be too large; calibrate again (host_share), or {_PLAIN}"
-        )
-    for one in factors if not said else ():
-        if one.name.endswith("slowdown") and one.high > _LOOSE * max(1.0, one.low):
-            why = "record with more buckets (bucket_cap_mb=4), at level full"
-            why = f"the recorded times contain it; {_PLAIN}" if is_apart and one is factors[-1] else why
-            doubtful.append(f"{one.name} is known to {max(1.0, one.low):.2f} to {one.high:.2f} only: {why}")
+    held = replace(
+        workload,
+        forward_ns=workload.forward_ns - cut,
+        optimizer_ns=max(0, workload.optimizer_ns + min(0, end_ns)),
+        rest_ns=max(0, end_ns),
+    )
+    machine = replace(machine, spread={**machine.spread, "own_step": left_open})
     return OwnStep(
         workload=held,
         hardware=machine,
         steps=times.steps,
         step_ns=times.step_ns,
-        parts_ns=alone_ns,
+        parts_ns=alone.step_ns,
         factors=factors,
-        doubtful=tuple(doubtful),
+        doubts=tuple(doubts),
         recorder_ns=max(0, times.step_ns - simulated_step_ns(held, machine, times.assignment)),
     )
-
-
-def _beside_parts(workload: Workload, hardware: Hardware, measured: Measurement) -> OwnStep:
-    """The traced step and what its parts say of it, nothing fitted."""
-    assert measured.asked is not None
-    parts_ns = simulated_step_ns(workload, hardware, measured.asked)
-    times = [one.step_ns for one in measured.iterations]
-    own = OwnStep(
-        workload=workload, hardware=hardware, steps=len(times), step_ns=median_ns(times), parts_ns=parts_ns
-    )
-    over_ns, late = own.step_ns - parts_ns, measured.environment.get(LAST)
-    if abs(over_ns) <= _FAR * own.step_ns:
-        return own
-    how, last = "longer" if over_ns > 0 else "shorter", f" (last came {late})" if late else ""
-    doubt = (
-        f"the job's own steps are {format_ms(abs(over_ns))} {how} than their parts on this link{last}; that "
-        "is in no prediction, and what of it other buckets would change is not known"
-    )
-    return replace(own, doubtful=(doubt,))
 
 
 def check_ranks(hardware: Hardware, world_size: int) -> None:
@@ -514,18 +483,18 @@ def check_ranks(hardware: Hardware, world_size: int) -> None:
         )
 
 
-def _without_interference(timeline: Timeline, compute_slowdown: float) -> Workload:
+def _without_interference(timeline: Timeline) -> Workload:
     """The workload of ``timeline`` as its backward would have gone alone.
 
     While a collective is on the wire, 1 ns of recorded time is ``1 / compute_slowdown`` ns of computing.
     Played with that slow-down under the same buckets, what comes out is what was recorded.
     """
-    workload = timeline.workload
+    workload, slowdown = timeline.workload, timeline.hardware.compute_slowdown
     busy = union((bucket.start_ns, bucket.end_ns) for bucket in timeline.buckets)
 
     def plain(time: int) -> int:
         beside = sum(max(0, min(end, time) - start) for start, end in busy)
-        return round(time - beside * (1 - 1 / compute_slowdown))
+        return round(time - beside * (1 - 1 / slowdown))
 
     return workload.retimed(
         lambda times: tuple(None if time is None else plain(time) for time in times),
@@ -573,43 +542,51 @@ class _Times:
                 f"{measured.name}: {len(seen)} steps with all their buckets are not enough to hold a "
                 f"prediction to; record at least {FEWEST_STEPS} more"
             )
-        self.workload, self.hardware, self.assignment = workload, hardware, measured.asked
+        self.hardware, self.assignment = hardware, measured.asked
         self.steps, self.step_ns = len(seen), round(median(one.step_ns for one in seen))
         self.computes_on_host = measured.environment.get("place") == "cpu"
+        self.is_slowed = "interference" in workload.ready_includes
         self.recorded = hooked(workload, hardware, measured)
         self.has_pass = self.recorded[1] is not hardware
-        of_buckets = [self._of_buckets(step.buckets) for step in seen if step.buckets]
-        self.has_buckets = bool(of_buckets)
-        columns = [np.array(column, float) for column in zip(*of_buckets, strict=True)]
-        columns += [np.array([getattr(step, name) for step in seen], float) for name in _ENDS]
+        rows = np.array([self._compared(step) for step in seen], float)
+        columns = [column[~np.isnan(column)] for column in rows.T]
+        self.is_seen = np.array([len(column) > 0 for column in columns])
+        columns = [column for column in columns if len(column)]
         self.measured_ns = np.array([np.median(column) for column in columns])
         scatter = np.array([1.25 * column.std() / len(column) ** 0.5 for column in columns])
         self.sigma_ns = np.maximum(scatter, _LEAST_SIGMA * self.measured_ns[-1])
         sizes = self.assignment.bucket_bytes or (1,)  # their middle: the mean of logarithms, by their bytes
         self.about_bytes = max(1, round(float(np.exp(np.average(np.log(sizes), weights=sizes)))))
-        slowdowns = _expected_slowdowns(hardware, computes_on_host=self.computes_on_host)
-        self.compute_slowdown = slowdowns["compute_slowdown"]
-        known = self._known(slowdowns)
+        known = self._known()
         self.names = list(known)
         self.expected, self.below, self.above, self.least, self.most = np.array([*known.values()], float).T
 
-    def _known(self, slowdowns: dict[str, tuple[float, float]]) -> dict[str, tuple[float, ...]]:
+    def _known(self) -> dict[str, tuple[float, ...]]:
         """The factors that the step may fix, as logarithms: what is expected before it is seen, give or take
-        one sigma below and above it, which a stated range widens, and the least and the most."""
+        one sigma below and above it, which a stated range widens, and the least and the most.
+
+        A rank that computes on its host shares cores with its all-reduces: medians over sizes. Times that
+        contain that meet any slow-down of computing, which stays what is expected; none where none is.
+        """
         hardware, ranges = self.hardware, open_ranges(self.hardware)
-        # Copies hold the recorder's own passes; times with interference meet any slow-down of computing.
-        left_out = {"copy_in_bytes_per_s"} if self.has_pass else set()
-        left_out |= {"compute_slowdown"} if "interference" in self.workload.ready_includes else set()
-        costs = [name for name in UNMEASURED_COSTS if name in ranges and getattr(hardware, name)]
+        beside = beside_all_reduces(hardware, median) if self.computes_on_host else {}
         priors = {"link": (0.0, _LINK_SIGMA), "tilt": (0.0, _TILT_SIGMA)}
-        priors |= dict.fromkeys(costs, (0.0, _AT_BOUND)) | slowdowns
+        costs = [name for name in UNMEASURED_COSTS if name in ranges and getattr(hardware, name)]
+        priors |= dict.fromkeys(costs, (0.0, _AT_BOUND))
+        for name in _SLOWED:
+            at = log(getattr(hardware, name) * beside.get(name, 1.0))
+            priors[name] = at, max(_SLOWDOWN_SIGMA, at / 2 if beside else 0.0)
+        if self.has_pass:  # the recorder's own passes are in the copies
+            priors.pop("copy_in_bytes_per_s", None)
+        if self.is_slowed and not priors["compute_slowdown"][0]:
+            del priors["compute_slowdown"]
         known: dict[str, tuple[float, ...]] = {}
-        for name in [name for name in priors if name not in left_out]:
-            (expected, sigma), value = priors[name], getattr(hardware, name, 1.0)
-            told, sign = ranges.get("all_reduce" if name == "link" else name, {}), -1 if name in RATES else 1
+        for name, (expected, sigma) in priors.items():
+            value, sign = getattr(hardware, name, 1.0), -1 if name in RATES else 1
+            told = ranges.get("all_reduce" if name == "link" else name, {})
             logs = [sign * log(max(told[end] / value, _LEAST_SHARE)) for end in ("low", "high") if told]
             low, high = min([0.0, *logs]), max([0.0, *logs])
-            bounds = (0.0 if name in slowdowns else -_MOST), _MOST
+            bounds = (0.0 if name in _SLOWED else -_MOST), _MOST
             if name == "link":
                 bounds = min(-_MOST, low), max(_MOST, high)
             elif name in costs:
@@ -617,11 +594,13 @@ class _Times:
             known[name] = expected, max(sigma, -low / _ALONG), max(sigma, high / _ALONG), *bounds
         return known
 
-    def _of_buckets(self, buckets: Sequence[MeasuredBucket | BucketTimes]) -> list[int | None]:
-        """When each begins, then when each ends. The recorder's pass lies between a bucket's being ready and
-        its launch; the simulator's copies are before both."""
-        begins = "launch_ns" if self.has_pass else "ready_ns"
-        return [*(getattr(one, begins) for one in buckets), *(one.end_ns for one in buckets)]
+    def _compared(self, step: MeasuredIteration | Timeline) -> list[int | None]:
+        """When each bucket begins, then when each ends, then the two ends of the step. The recorder's pass
+        lies between a bucket's being ready and its launch; the simulator's copies are before both."""
+        names = "launch_ns" if self.has_pass else "ready_ns", "end_ns"
+        of_buckets = [getattr(one, name) for name in names for one in step.buckets]
+        unseen = [None] * (2 * len(self.assignment.bucket_indices) - len(of_buckets))
+        return [*of_buckets, *unseen, step.backward_end_ns, step.sync_end_ns]
 
     def apply(self, hardware: Hardware, logs: Floats) -> Hardware:
         """``hardware`` with these factors."""
@@ -639,8 +618,8 @@ class _Times:
         """The times compared, with these factors."""
         workload, hardware = self.recorded
         timeline = simulate(workload, self.apply(hardware, logs), self.assignment, "analytic")
-        buckets = self._of_buckets(timeline.buckets if self.has_buckets else ())
-        return np.array([*buckets, *(getattr(timeline, name) for name in _ENDS)], float)
+        seen: Floats = np.array(self._compared(timeline), float)[self.is_seen]
+        return seen
 
     def misses(self, logs: Floats) -> Floats:
         """How far off times are from the measured ones, and factors from what the parts say, in sigmas."""
@@ -650,12 +629,8 @@ class _Times:
 
     def slopes(self, logs: Floats, misses: Floats) -> Floats:
         """How each miss changes with each factor."""
-        slopes = np.empty((len(misses), len(logs)))
-        for place in range(len(logs)):
-            aside = logs.copy()
-            aside[place] += 0.01 if logs[place] + 0.01 <= self.most[place] else -0.01
-            slopes[:, place] = (self.misses(aside) - misses) / (aside[place] - logs[place])
-        return slopes
+        asides = np.diag(np.where(logs + 0.01 <= self.most, 0.01, -0.01))
+        return np.column_stack([(self.misses(logs + one) - misses) / one.sum() for one in asides])
 
     def fit(self) -> tuple[Floats, Floats]:
         """Logarithms of the factors and their covariance, by Levenberg's and Marquardt's least squares within
@@ -676,31 +651,21 @@ class _Times:
             moved = float(np.abs(tried - logs).max())
             logs, misses, damping = tried, new, max(damping / 4, 1e-6)
             slopes = self.slopes(logs, misses)
-        # Where the model does not meet the step, less is known.
+        # Where the model does not meet the step, less is known, but of what is taken as it is expected.
         unmet = max(1.0, float(misses @ misses) / max(1, len(self.measured_ns) - 1))
-        return logs, np.asarray(np.linalg.inv(slopes.T @ slopes) * unmet, float)
+        by = [1.0 if self.is_slowed and name == "compute_slowdown" else unmet for name in self.names]
+        return logs, np.asarray(np.linalg.inv(slopes.T @ slopes) * by, float)
 
     def fits(self, logs: Floats, covariance: Floats) -> bool:
         """Whether the link gives the recorded step: no factor of two that share a resource is held by its
         bound, the link is within its stated range as well as it is known, and backward and synchronisation
         end when they did."""
-        stated = open_ranges(self.hardware).get("all_reduce")
-        for name, value in zip(self.names, logs.tolist(), strict=True):
-            if name == "link" and stated is not None:
-                known = exp(_ALONG * float(covariance[0, 0]) ** 0.5)
-                if not min(1.0, stated["low"]) / known <= exp(value) <= max(1.0, stated["high"]) * known:
-                    return False
-            elif name not in UNMEASURED_COSTS and _MOST - abs(value) < _AT_BOUND:
+        each = zip(self.names, logs.tolist(), strict=True)
+        held = {name: value for name, value in each if name not in UNMEASURED_COSTS}
+        if (stated := open_ranges(self.hardware).get("all_reduce")) is not None:
+            link, known = exp(held.pop("link")), exp(_ALONG * float(covariance[0, 0]) ** 0.5)
+            if not min(1.0, stated["low"]) / known <= link <= max(1.0, stated["high"]) * known:
                 return False
         missed = np.abs(self.predict(logs) - self.measured_ns) / np.maximum(self.measured_ns, 1)
-        return bool((missed[-2:] <= _MISSED).all())
-
-
-def _expected_slowdowns(hardware: Hardware, *, computes_on_host: bool) -> dict[str, tuple[float, float]]:
-    """The expected ``comm_slowdown`` and ``compute_slowdown`` of a step: by name, logarithm and its sigma.
-
-    A rank that computes on its host shares cores with its all-reduces: medians over sizes.
-    """
-    beside = beside_all_reduces(hardware, median) if computes_on_host else {}
-    found = {name: log(getattr(hardware, name) * beside.get(name, 1.0)) for name in _SLOWED}
-    return {name: (one, max(_SLOWDOWN_SIGMA, one / 2 if beside else 0.0)) for name, one in found.items()}
+        is_free = all(_MOST - abs(value) >= _AT_BOUND for value in held.values())
+        return is_free and bool((missed[-2:] <= _MISSED).all())

@@ -10,6 +10,7 @@ import sim
 from sim.nouns.measurement import Record
 from sim.nouns.workload import Workload
 from sim.systems.simulate import simulated_step_ns
+from sim.telling import tell_own_doubts
 from sim.truth.fit import own_step
 from tests.manual.pages import TRUTH
 from traces.tools import autotuned
@@ -119,7 +120,8 @@ def test_a_recording_that_hardly_overlaps_is_called_doubtful() -> None:
     doubtful = {}
     for record in map(sim.load_record, sim.find_records(TRACES)):
         assert record.own_step is not None
-        doubtful[record.name] = own_step(record.workload, record.hardware, record.own_step).doubtful
+        own = own_step(record.workload, record.hardware, record.own_step)
+        doubtful[record.name] = tell_own_doubts(own)
     ((name, (line,)),) = ((name, lines) for name, lines in doubtful.items() if lines)
     assert name == "gpt2-2gbit"
     assert line.startswith("compute_slowdown is known to 1.00 to 3.86 only")
