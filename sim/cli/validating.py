@@ -74,7 +74,7 @@ def validate(
     max_error: options.MaxError = None,
 ) -> Answer:
     """Replay assignments on real ranks and compare them with the prediction."""
-    from sim.truth.scoring import carried
+    from sim.nouns.measurement import Record
     from sim.validator.jobs import ReplayJob
     from sim.validator.replay import prepare as prepare_replay
     from sim.validator.replay import replay
@@ -100,7 +100,9 @@ def validate(
     measured = recorded_step(workload_file) if is_held else None
     if not is_held:
         calibrated_in = box_in(there.provenance, f"{there.name}: provenance")
-        hardware, there = there, carried(there, calibrated_in, box_in(place.document(), "place"))
+        boxes: Any = {"calibrated_in": calibrated_in, "box": box_in(place.document(), "place")}
+        of_place = Record(name=there.name, workload=workload, hardware=there, measurements=(), **boxes)
+        hardware, there = there, sim.as_measured(of_place).hardware
     user_model = None if model is None else _model(model, arg, dtype)
     candidates = _candidates(user_model, assignments, expected, there, carrier, caps)
     for candidate in candidates:

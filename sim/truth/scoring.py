@@ -11,8 +11,7 @@ from sim.costs.service_time import scale
 from sim.errors import InputError
 from sim.metrics.intervals import difference_interval, median_interval
 from sim.metrics.step import summarize
-from sim.nouns.hardware import Hardware
-from sim.nouns.measurement import Box, MeasuredBucket, Measurement, Mode, Record
+from sim.nouns.measurement import MeasuredBucket, Measurement, Mode, Record
 from sim.nouns.report import Report
 from sim.systems.simulate import simulate
 from sim.truth.ladder import Attribution, attribute
@@ -308,7 +307,14 @@ def as_measured(record: Record) -> Record:
     workload tells its step. Raises ``AssignmentError`` and ``NotModelledError`` as ``simulate``, and
     ``InputError`` where nothing can be held to the job's own step.
     """
-    workload, hardware = record.workload, carried(record.hardware, record.calibrated_in, record.box)
+    workload, hardware = record.workload, record.hardware
+    if record.is_carried:
+        graphs = [
+            replace(boxed_cluster(box.rates_bits, box.uplink_bits), placement=box.ranks)
+            for box in (record.calibrated_in, record.box)
+            if box is not None
+        ]
+        hardware = hardware_on(hardware, *graphs)
     if record.slow:
         workload, _ = scale(workload, hardware, backward=max(factor for _, factor in record.slow))
     if record.own_step is not None:
@@ -317,15 +323,6 @@ def as_measured(record: Record) -> Record:
             raise InputError(f"{record.name}: own step: {job.why_not}")
         workload, hardware = job.workload, job.hardware
     return replace(record, workload=workload, hardware=hardware)
-
-
-def carried(hardware: Hardware, calibrated_in: Box | None, box: Box | None) -> Hardware:
-    """``hardware`` as it is in ``box``; itself where it was calibrated there, or one of both is not known."""
-    if calibrated_in is None or box is None or box == calibrated_in:
-        return hardware
-    here, there = (boxed_cluster(one.rates_bits, one.uplink_bits) for one in (calibrated_in, box))
-    placed = replace(here, placement=calibrated_in.ranks), replace(there, placement=box.ranks)
-    return hardware_on(hardware, *placed)
 
 
 def limits_of(record: Record) -> Limits:
