@@ -66,8 +66,9 @@ _ALL_KEY, _FOLLOWED, _SHOWN = "all_records", "record_followed", "show"
 def show(library: Library, watch: Path | None) -> None:
     """Draw the page; ``watch`` is the directory that a running job writes to."""
     st.title("Validate")
-    if CHOSEN in st.query_params and _SHOWN not in st.query_params and _SHOWN not in st.session_state:
-        st.session_state[_SHOWN] = "records"  # the address names one
+    address = st.query_params.get(_SHOWN, "records" if CHOSEN in st.query_params else "").lower()
+    if _SHOWN not in st.session_state and address in ("records", "live"):
+        st.session_state[_SHOWN] = address
     words = (
         "Records: runs that are finished, against the model. Live: a job that writes into "
         "the directory given to `bucketsim dash --watch DIR`."
