@@ -232,7 +232,7 @@ def calibrate(
     rounds: int = option("Rounds; each measures every size once.", min=1, default=5),
     budget: float = option("Seconds for further rounds of the sizes that still scatter.", min=0, default=120),
     mode: Literal["paced", "model"] = option(
-        "paced: collectives alone; model: also how they and computing slow each other down.",
+        "paced: collectives alone; model: also how they and computing on the CPU slow each other down.",
         kind=choice("paced", "model"),
         default="paced",
     ),
@@ -257,6 +257,11 @@ def calibrate(
         largest = 256 << 20 if sent is None else max(4096, 1 << (sent.total_bytes - 1).bit_length())
     job_on = None if sent is None else device_of_job(sent)
     chosen = choose_device(device, job_on, place.world_size, elsewhere=prepare, only_cpu=box is not None)
+    if mode == "model" and chosen == "cuda":
+        raise typer.BadParameter(
+            "--mode: model is not legal on GPUs: by how much collectives and kernels slow each other down "
+            "depends on the job's kernels; record the job (sim.record): its step tells; or give --device cpu"
+        )
     job = CalibrationJob(
         sizes=sizes_to(largest),
         rounds=rounds,

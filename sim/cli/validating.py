@@ -111,7 +111,7 @@ def validate(
     ordered = ReplayJob(
         candidates=tuple(candidates), workload=workload, model=user_model, carrier=carrier, rounds=rounds
     )
-    directory = start_record(output, workload, hardware, None if prepare else measured)
+    directory = start_record(output, workload, hardware, measured)
     if prepare:
         return to_gather(prepare_replay(ordered, directory, hardware.world_size))
     with _telling_what_is_kept(directory), progress("replaying") as report:

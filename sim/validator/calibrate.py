@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sim.costs.doubts import UNMEASURED_COSTS, with_own_costs
+from sim.costs.doubts import OWN_COSTS, UNMEASURED_COSTS, with_own_costs
 from sim.errors import InputError, ReplayError
 from sim.formats.files import make_directory
 from sim.nouns.checks import Legal
@@ -44,7 +44,7 @@ class CalibrationStory:
             self._progress(*self.at)  # each event is a sign of life: a round alone takes long
 
     def hardware(self, place: Place) -> Hardware:
-        """The machine at ``place``; of a GPU whose copies and launches were not measured with other GPUs'."""
+        """The machine at ``place``; of a GPU what was not measured is as others have it."""
         carrier = self._job.carrier
         doubtful = doubtful_points(self.fields["all_reduce"], self.spread["all_reduce"])
         made = Hardware(
@@ -59,15 +59,17 @@ class CalibrationStory:
                 "device": carrier.device,
                 "world_size": place.world_size,
                 "place": place.describe(),
-                "mode": "model" if self._job.computes or carrier.device != "cpu" else "paced",
+                "mode": "model" if self._job.computes else "paced",
                 **place.document(),
                 **self._environment,
                 "doubtful": [{"num_bytes": size, "why": why} for size, why in doubtful.items()],
             },
         )
-        if carrier.device == "cpu" or "launch_cost_ns" in self.fields:
+        if carrier.device == "cpu":
             return made
-        return with_own_costs(made, gpus_named([self._environment["gpu"]]), UNMEASURED_COSTS)
+        measured = UNMEASURED_COSTS if "launch_cost_ns" in self.fields else ()
+        names = [name for name in OWN_COSTS if name not in measured]
+        return with_own_costs(made, gpus_named([self._environment["gpu"]]), names)
 
 
 def calibrate(job: CalibrationJob, place: Place, *, progress: Progress | None = None) -> Hardware:

@@ -168,7 +168,7 @@ class CalibrationJob(Checked):
     without the slowest third of its rounds. All-reduces whose figure is not known to 3 % then are measured
     on, for ``budget_s`` at most. ``small_repeats`` is how often the smallest messages are sent in a round.
     ``computes``: the machine's slow-downs are what matrix products on each rank and all-reduces take from
-    each other, as when real models train there. On a GPU they always are.
+    each other, as when real models train there; on the CPU alone.
     """
 
     sizes: tuple[int, ...] = ()

@@ -14,7 +14,7 @@ import pytest
 
 import sim
 from sim.costs.service_time import service_ns
-from sim.formats.record_files import box_in
+from sim.formats.record_files import box_in, recorded_step
 from sim.truth.scoring import Agreement, as_measured
 from tests.commands import bucketsim
 from tests.manual.pages import MODELLED, TRUTH, assert_holds
@@ -41,6 +41,7 @@ class Claim:
 RULES = {
     "measured": Claim(middle=0.02, worst=0.05),
     "gpu": Claim(middle=0.03, worst=0.08),
+    "nccl": Claim(middle=0.05, worst=0.1),  # two ranks on one GPU, six rounds
     "contention": Claim(middle=0.1, worst=0.1),
     # Pairs out of order are predicted alike.
     "systems": Claim(middle=0.01, worst=0.02, beyond={"fully_shard, kept after forward": 0.03}, wrong=2),
@@ -72,7 +73,7 @@ def test_predictions_hold_on_what_they_have_not_seen(path: Path) -> None:
         assert agreement.passed == (path.name not in MISSED), agreement.rule
 
 
-@pytest.mark.parametrize("folder", ["measured", "gpu", "contention"])
+@pytest.mark.parametrize("folder", ["measured", "gpu", "nccl", "contention"])
 def test_the_manual_has_the_table_that_todays_model_gives(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +106,7 @@ def test_records_were_calibrated_before_they_were_measured() -> None:
         assert hardware.spread["all_reduce"]
         curves.add(sim.digest(hardware))
     for path in [*RECORDS, *sim.find_records(TRACES / "claims")]:
-        if path.parent.name in ("gpu", "compiled"):
+        if path.parent.name in ("gpu", "nccl", "compiled"):
             continue
         record = sim.load_record(path)
         assert len(record.candidates) >= (4 if path.parent.name in ("claims", "contention") else 5), path
@@ -116,6 +117,17 @@ def test_records_were_calibrated_before_they_were_measured() -> None:
 
 
 # What single folders show besides.
+
+
+def test_a_recording_over_nccl_is_the_job_of_its_record(tmp_path: Path) -> None:
+    folder, made = TRACES / "nccl", tmp_path / "workload.json"
+    said = bucketsim("import", "recording", folder / "resnet50-h100-2.recording", "-o", tmp_path)
+    assert said.code == 0, said.err
+    record, own = sim.load_record(folder / "resnet50-h100-2"), recorded_step(made)
+    assert sim.load_workload(made).gradients == record.workload.gradients
+    assert own is not None
+    assert record.own_step is not None
+    assert own.iterations == record.own_step.iterations
 
 
 def test_records_of_a_gpu_say_what_ran() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sim
-from sim.costs.doubts import UNMEASURED_COSTS
+from sim.costs.doubts import OWN_COSTS
 from sim.errors import InputError, MachineError, ReplayError
 from sim.formats.record_files import load_record
 from sim.nouns.gpus import find_gpu
@@ -279,12 +279,10 @@ def test_where_kernels_keep_no_time_the_rest_is_other_gpus(tmp_path: Path) -> No
     job = CalibrationJob(sizes=sizes_to(8192), rounds=1, carrier=Carrier(device="cuda"))
     prepare_calibration(job, tmp_path, 2)
     fields, spread = curve("all_reduce", {4096: [[40_960]], 8192: [[81_920]]})
-    slowed = {"compute_slowdown": 1.0, "comm_slowdown": 1.2}  # these were measured, and stay
-    measured = {"event": "measured", "fields": fields | slowed, "spread": spread}
+    measured = {"event": "measured", "fields": fields, "spread": spread}
     started = STARTED | {"environment": ENVIRONMENT | {"gpu": "AMD Instinct MI300X"}}
     hardware = gather_calibration(leave(tmp_path, [started, measured, TOLD[-1]]))
-    assert hardware.spread["ranges"].keys() == {*UNMEASURED_COSTS}
-    assert (hardware.compute_slowdown, hardware.comm_slowdown) == (1.0, 1.2)
+    assert hardware.spread["ranges"].keys() == {*OWN_COSTS}
     assert hardware.copy_in_bytes_per_s == pytest.approx(0.8 * find_gpu("MI300X").bytes_per_s / 2)
 
 
@@ -332,6 +330,7 @@ def test_another_number_of_ranks_than_prepared_is_told_by_gather(tmp_path: Path)
         ("calibrate --prepare -o job", 1, "holds a job already"),
         ("calibrate --prepare --ranks 1 -o new", 1, "ranks: 1 is not legal"),
         ("calibrate --prepare -o new --box 2 --rate 1gbit", 2, "--prepare"),
+        ("calibrate --prepare -o new --device cuda --mode model", 2, "--mode: model is not legal on GPUs"),
         ("gather .", 1, "no job.json in it"),
         ("gather job", 2, "--output"),
         ("gather job -o wire.json --max-error 3", 2, "--max-error"),

@@ -1,4 +1,4 @@
-"""Models that nobody here wrote, small enough for two cores, of transformers and torchvision."""
+"""Models that nobody here wrote, of transformers and torchvision: three small enough for two cores."""
 
 from typing import Any
 
@@ -24,3 +24,13 @@ def bert() -> Any:
 def resnet18() -> Any:
     """With its BatchNorm: 44.6 MiB of gradients."""
     return models.torchvision(name="resnet18", batch=4, image=96)
+
+
+def gpt2_124m() -> Any:
+    """For a GPU: transformers' own GPT-2, batches of 8 x 512 tokens."""
+    return models.huggingface(model_type="gpt2", batch=8, tokens=512)
+
+
+def resnet50() -> Any:
+    """For a GPU: torchvision's own, 64 images."""
+    return models.torchvision(name="resnet50", batch=64)

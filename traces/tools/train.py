@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import sim
 from sim.autotuner.loop import Autotuned
 from sim.recorder.models import load_factory
-from sim.recorder.training_step import find_loss
+from sim.recorder.training_step import build_step, find_device, find_loss
 
 
 def _like(batch: Any) -> Any:
@@ -43,11 +44,18 @@ def main() -> None:
     parser.add_argument("--record", help="a directory for the recording")
     parser.add_argument("--autotune", type=Path, help="a directory for how the tuning ended")
     parser.add_argument("--steps", type=int, default=26)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backend", default="gloo")
+    parser.add_argument("--dtype")
     options = parser.parse_args()
     torch.manual_seed(0)
-    model, batch = load_factory(options.factory)
-    dist.init_process_group("gloo")
-    ddp = DistributedDataParallel(model.train())
+    if options.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    made = load_factory(options.factory)
+    step = build_step(made, device=find_device(options.device), dtype=options.dtype)
+    batch = step.batch
+    dist.init_process_group(options.backend)
+    ddp = DistributedDataParallel(step.model)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-4)
 
     def backward(batch: Any) -> None:

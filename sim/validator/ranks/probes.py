@@ -1,7 +1,7 @@
 """Micro-runs on real ranks that measure the machine: what ``bucketsim calibrate`` runs on each rank.
 
 None of them replays a candidate: the curve comes from bare all-reduces, copies and launches from small paced
-modules of their own. A probe is a row of ``PROBES``, and tells fields of a Hardware with their scatter.
+modules of their own. A probe is a row of a table at the end, and tells fields of a Hardware, with scatter.
 """
 
 import random
@@ -54,7 +54,7 @@ _DROPPED = 3
 _HEAD_STARTS = 4
 _LARGEST_BESIDE_BYTES = 256 * MIB
 _SHARE_NS, _SHARE_TURNS = 150_000_000, 8  # about how long a turn of all-reduces lasts
-_SIDE = {"cpu": 256, "cuda": 4096}  # of matrices: a product takes a millisecond or a few
+_SIDE = 256  # of matrices: a product takes a millisecond or a few
 _PAIRED = (2, *(1, 2, 2, 1) * 2)  # numbers of all-reduces at once, one after the other; the first warms up
 _APART_S = 0.002  # longer than gloo's notice that a receive is posted travels from rank to rank
 _HEAD_START_CYCLES = 2_000_000  # of a GPU: a millisecond or a little more
@@ -133,9 +133,11 @@ def over_ranks(of: Callable[[Sequence[int]], int], samples: list[int], rank: Ran
 def calibrate(rank: Rank) -> None:
     """Measure curves, channel sharing, copies, launches and what slows what, and tell what they come to."""
     job, rounds, begun = rank.job, _Rounds(rank), time.monotonic()
-    probes = PROBES["emulated"] if job.carrier.emulated else PROBES[rank.device.type] if job.rounds else {}
-    if probes is PROBES["cuda"] and not all(gather(keeps_time(rank.device), rank.world_size)):
-        probes = {"host": probes["host"]}  # for the rest kernels must keep time
+    probes = _ANYWHERE if job.carrier.emulated or rank.device.type != "cpu" else _ON_HOST
+    if not job.carrier.emulated and not (
+        job.rounds and (probes is _ON_HOST or all(gather(keeps_time(rank.device), rank.world_size)))
+    ):
+        probes = {}  # all-reduces alone are asked for, or no kernel of this GPU keeps time
     total = job.rounds + len(probes)
     for number in range(job.rounds):
         left_s = (time.monotonic() - begun) / max(1, number) * (job.rounds - number)
@@ -454,24 +456,21 @@ def _search(rank: Rank) -> Found:
 
 
 def _beside_compute(rank: Rank) -> Found:
-    """What computing and all-reduces take from each other, by size; means over ranks.
+    """What computing and all-reduces take from each other on a host, by size; means over ranks.
 
-    A thread of each rank multiplies matrices, in turns alone and beside all-reduces: on the host with as many
-    of torch's threads as this one, on a GPU on a stream of its own. The share is the part of the products a
-    second that is lost beside all-reduces. It counts interrupts too, which no process is charged with, and is
-    0 if the host has cores to spare. The slow-down is how many times as long the same all-reduces take.
+    A thread of each rank multiplies matrices with as many of torch's threads as this one, in turns alone and
+    beside all-reduces. The share is the part of the products a second that is lost beside all-reduces. It
+    counts interrupts too, which no process is charged with, and is 0 if the host has cores to spare. The
+    slow-down is how many times as long the same all-reduces take.
     """
-    bench, goes, ends, made = Bench(rank.device), Event(), Event(), [0]
-    matrix = torch.rand(2 * [_SIDE[rank.device.type]], device=rank.device)
+    goes, ends, made = Event(), Event(), [0]
+    matrix = torch.rand(2 * [_SIDE])
 
     def multiply(threads: int) -> None:
         torch.set_num_threads(threads)  # a new Python thread begins with torch's default
-        if matrix.is_cuda:
-            torch.cuda.set_stream(torch.cuda.Stream(rank.device))  # type: ignore[no-untyped-call]
         product = torch.empty_like(matrix)
         while goes.wait() and not ends.is_set():
             torch.mm(matrix, matrix, out=product)
-            bench.clock.wait(bench.clock.stamp())
             made[0] += 1
 
     def beside(work: Callable[..., object], *arguments: object) -> tuple[float, float]:
@@ -486,7 +485,6 @@ def _beside_compute(rank: Rank) -> Found:
     def reduce(tensor: Tensor, repeats: int) -> None:
         for _ in range(repeats):
             dist.all_reduce(tensor)
-        bench.clock.wait(bench.clock.stamp())
 
     def mean(value: float) -> float:
         return round(float(sum(gather(value, rank.world_size))) / rank.world_size, 4)
@@ -495,7 +493,7 @@ def _beside_compute(rank: Rank) -> Found:
     thread.start()
     shares, slowdowns = {}, {}
     for size in rank.job.pair_sizes:
-        tensor = bench.zeros(size)
+        tensor = Bench(rank.device).zeros(size)
         repeats = max(1, round(_SHARE_NS / max(times("all_reduce", size, 2, rank))))
         turns = []
         for _ in range(_SHARE_TURNS):
@@ -519,25 +517,19 @@ def _beside_compute(rank: Rank) -> Found:
         "compute_slowdown": round(1 / (1 - min(0.95, median(shares.values()))), 4),
         "comm_slowdown": median(slowdowns.values()),
     }
-    if rank.device.type == "cuda":
-        return fields, {}
-    # On the host they are a model's: a paced replay's machine has none unless they are asked for.
+    # They are a model's: a paced replay's machine has none unless they are asked for.
     spread = {"host_share": shares, "comm_beside_compute": slowdowns}
     return fields if rank.job.computes else {}, spread
 
 
 _Probe = Callable[[Rank], Found]
+# Copies and launches: all that is measured of a GPU, and beside a link that is emulated. How long kernels and
+# collectives hold each other up depends on the job's kernels (sim/DECISIONS.md): its recorded step tells.
 _ANYWHERE: dict[str, _Probe] = {"copies": _copies_alone, "launches": _launches}
-# By where tensors lie; a link that is emulated takes nothing from anybody. On the CPU copies are measured
-# in each round, beside all-reduces.
-PROBES: dict[str, dict[str, _Probe]] = {
-    "cpu": {
-        "launches": _launches,
-        "copies out": _copies_out,
-        "additions": _additions,
-        "search": _search,
-        "host": _beside_compute,
-    },
-    "cuda": {**_ANYWHERE, "host": _beside_compute},
-    "emulated": _ANYWHERE,
+_ON_HOST: dict[str, _Probe] = {  # copies are measured in each round, beside all-reduces
+    "launches": _launches,
+    "copies out": _copies_out,
+    "additions": _additions,
+    "search": _search,
+    "host": _beside_compute,
 }
