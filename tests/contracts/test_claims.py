@@ -52,6 +52,7 @@ RULES = {
 MISSED = {
     "resnet50-box-2x2gbit": Claim(middle=0.05, worst=0.05, wrong=1),
     "resnet50-h100-25gbit-model": Claim(middle=1.0, worst=1.0),
+    "gpt2-h100-2-again": Claim(middle=0.12, worst=0.18),  # on a link slower than the calibrated one
 }
 RECORDS = [path for folder in RULES for path in sim.find_records(TRACES / folder)]
 by_name = pytest.mark.parametrize("path", RECORDS, ids=lambda path: f"{path.parent.name}/{path.name}")

@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--backend", default="gloo")
     parser.add_argument("--dtype")
+    parser.add_argument("--cap", type=float, help="bucket_cap_mb; without it DDP's default")
     options = parser.parse_args()
     torch.manual_seed(0)
     if options.device == "cuda":
@@ -55,7 +56,7 @@ def main() -> None:
     step = build_step(made, device=find_device(options.device), dtype=options.dtype)
     batch = step.batch
     dist.init_process_group(options.backend)
-    ddp = DistributedDataParallel(step.model)
+    ddp = DistributedDataParallel(step.model, bucket_cap_mb=options.cap)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-4)
 
     def backward(batch: Any) -> None:
