@@ -25,7 +25,7 @@ from sim.costs.service_time import service_ns, tilt_ratio
 from sim.errors import InputError
 from sim.nouns.checks import Legal
 from sim.nouns.hardware import COSTS, RATES, SCALARS, SLOWDOWNS, CurvePoint, Hardware
-from sim.tuner.problem import Buckets, Layout, Problem, curve_arrays, curve_of, lay_out, play_steps, services
+from sim.tuner.problem import Buckets, Layout, Problem, lay_out, play_steps, services
 from sim.units import format_number
 
 DRAWS = 400
@@ -346,13 +346,13 @@ class Draws:
             *(self.scatter.not_known if hardware.world_size > 1 else ()),
             *([NO_BAND] if workload.estimated and band is None else []),
         )
-        self._curves = [curve_arrays(curve_of(one), int(problem.wire.sum())) for one in self.hardwares]
+        self._curves = [problem.curve_on(one) for one in self.hardwares]
         # Machines that differ in their curves alone are played in one go.
         fields = ("launch_blocks_compute", *SCALARS)
         kinds = {tuple(getattr(one, name) for name in fields) for one in self.hardwares}
         # What counts as a small message is told by the nominal curve.
         self._played_on = [
-            (machine_of(workload, one, hardware), *problem.copies(one))
+            (machine_of(workload, one, hardware), problem.copies_on(one))
             for one in (self.hardwares[:1] if len(kinds) == 1 else self.hardwares)
         ]
 
@@ -377,10 +377,11 @@ class Draws:
         reduce, each with these buckets."""
         problem, each = self.problem, len(self) // len(self._played_on)  # steps that are played in one go
         tables, bucket_of = problem.tables, problem.bucket_of(buckets)
-        sent, ends = self.services(lay_out(tables, bucket_of, problem.copy_back)), []
-        for number, (machine, copy_in, copy_back) in enumerate(self._played_on):
-            some, layout = slice(number * each, (number + 1) * each), lay_out(tables, bucket_of, copy_back)
-            ends.append(play_steps(machine, self.works[some], copy_in, self.tails[some], layout, sent[some]))
+        sent, ends = self.services(lay_out(tables, bucket_of, problem.copies)), []
+        for number, (machine, copies) in enumerate(self._played_on):
+            some, layout = slice(number * each, (number + 1) * each), lay_out(tables, bucket_of, copies)
+            work, tails = self.works[some], self.tails[some]
+            ends.append(play_steps(machine, work, copies.into, tails, layout, sent[some]))
         steps: Floats = problem.times * np.concatenate(ends) + self.paces * rest_ns
         return steps.reshape(self.machines, self.iterations)
 

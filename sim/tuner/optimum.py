@@ -128,12 +128,14 @@ class Lattice(NamedTuple):
 
 def covers(problem: Problem) -> bool:
     """Whether what is found is the optimum: one channel, nothing that stretches or blocks, launches that take
-    no longer than the all-reduces they start, so that none waits for another's launch, and no search for
-    unused parameters, whose own all-reduce a problem leaves out."""
+    no longer than the all-reduces they start, so that none waits for another's launch, and neither a search
+    for unused parameters, whose own all-reduce it leaves out, nor passes over whole buckets, of which it
+    knows the least that they take of the lane."""
     machine, least = problem.machine, int(problem.wire.min())
     later_ns = problem.curve_ns[problem.curve_bytes >= least].tolist()
     is_quick = machine.launch_cost_ns <= min(service(problem.curve_bytes, problem.curve_ns, least), *later_ns)
-    return is_quick and machine.in_force <= {"launch_cost_ns"} and not problem.switches.searches
+    knows_all = not (problem.switches.searches or problem.has_passes)
+    return is_quick and knows_all and machine.in_force <= {"launch_cost_ns"}
 
 
 def exact_optimum(problem: Problem, upper_ns: int) -> Exact | None:
@@ -144,17 +146,17 @@ def exact_optimum(problem: Problem, upper_ns: int) -> Exact | None:
         upper_ns: ``sync_end_ns`` of some partition; not used where nothing is copied back.
 
     Returns:
-        None where it would take too long: several dtypes of many gradients each, or tens of thousands of
-        gradients of which most fit into a bucket.
+        None where some gradients may never be sent, and where it would take too long: several dtypes of many
+        gradients each, or tens of thousands of gradients of which most fit into a bucket.
     """
     runs = [np.flatnonzero(problem.run == number) for number in range(int(problem.run.max()) + 1)]
     taken = [len(run) + 1 for run in runs]
-    if np.prod(taken, dtype=np.float64) > MOST_POINTS:
+    if not problem.sends.all() or np.prod(taken, dtype=np.float64) > MOST_POINTS:
         return None
     curve_ns, slack_ns = _as_one_channel(problem)
     wire, copied = (
         np.concatenate([np.append(0, np.cumsum(each[run])) for run in runs])
-        for each in (problem.wire, problem.copy_back)
+        for each in (problem.wire, problem.copies.back)
     )
     lattice = Lattice(
         first=problem.ready + problem.machine.launch_cost_ns,
@@ -303,8 +305,8 @@ def _copied_ns(problem: Problem, sent_ns: int) -> int:
     copied meanwhile takes longer, and holds up what is sent; the rest comes behind it. The bucket that ends
     last is copied behind it in any case.
     """
-    machine, total = problem.machine, int(problem.copy_back.sum())
-    last = int(problem.copy_back[-1]) if problem.has_one_run else 0
+    machine, total = problem.machine, int(problem.copies.back.sum())
+    last = int(problem.copies.back[-1]) if problem.has_one_run else 0
     rates = machine.copying_out
     passes = max(rates.alone, machine.channels * rates.shared) / problem.together
     held_up = min(1.0, (1 - min(1.0, passes)) * FULL_SPEED / rates.lane)  # ns for each ns of copies
@@ -322,8 +324,8 @@ def lower_bound_ns(problem: Problem) -> int:
     ``beside * own``: the best share counts, and between its corners the end is linear. Other slow-downs only
     add, and are left out; so do ends that are rounded up.
     """
-    machine, count, runs = problem.machine, len(problem), int(problem.run.max()) + 1
-    copy_out = int(problem.copy_back.sum())
+    machine, count, runs = problem.machine, len(problem), len(set(problem.run[problem.sends].tolist()))
+    copy_out = int(problem.copies.back.sum())
     lane_end = problem.lane_end + (machine.launch_cost_ns * runs if machine.launch_blocks_compute else 0)
     # What is sent from each place on takes alpha + beta * bytes in all, however it is cut, by any line of
     # alpha, beta >= 0 that no message is below: those as steep as the lower hull of the curve, but no steeper
@@ -334,14 +336,14 @@ def lower_bound_ns(problem: Problem) -> int:
     cheapest = min((times[sizes > 0] / sizes[sizes > 0]).tolist(), default=0.0)
     slopes = np.clip(np.append(to_right, cheapest), 0.0, cheapest)[:, None]
     each = np.maximum(0.0, (times - slopes * sizes).min(axis=1, keepdims=True))
-    lines = each + slopes * np.cumsum(problem.wire[::-1])[::-1]
+    lines = each + slopes * np.cumsum((problem.wire * problem.sends)[::-1])[::-1]
     lines -= np.where(each >= 0.5, 0.5, 0.5 * np.arange(count, 0, -1))
     work = np.maximum(0.0, lines.max(axis=0)) * (1 - 1e-12)
-    if not work.any():
+    if not (work.any() and runs):
         return lane_end + copy_out
     # Copies are in bucket order: with a single run, the last follows every collective.
-    last = np.zeros(count) if runs > 1 else np.full(count, float(problem.copy_back[-1]))
-    last[-1] = float(problem.copy_back[-1])
+    last = np.full(count, float(problem.copies.back[-1]) * problem.has_one_run)
+    last[-1] = float(problem.copies.back[-1])
     start, free = problem.ready + machine.launch_cost_ns, problem.together / FULL_SPEED
     slow = max(machine.computing.alone, machine.channels * machine.computing.shared) / FULL_SPEED
     own, lane = machine.computing.lane / FULL_SPEED, np.maximum(0.0, lane_end - start)

@@ -1,12 +1,13 @@
 """A job as the search plays it: one backward of DDP on a machine, as arrays; a partition is played in 5 us.
 
 Places are those of the ready order. Times are int64 ns and sizes int64 bytes. A step is played by the
-compiled clock. What the switches of a job change for all buckets alike is in these times and bytes; a found
-assignment is then simulated with the switches themselves.
+compiled clock, with all that the switches of the job and its communication hook make of a gradient or of a
+whole bucket: it takes what the engines say.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from sim.clock.play import (
     QUEUED,
     ROOT,
     SERVICE,
+    SETTLE,
     SMALL,
     Sheet,
     advance,
@@ -55,11 +57,20 @@ from sim.systems.cut import number_keys
 from sim.systems.ddp_assignment import as_the_job
 from sim.systems.registry import assign
 from sim.systems.simulate import simulated_step_ns
-from sim.units import transfer_ns
+from sim.units import NS_PER_S, transfer_ns
 
 MOST_BYTES = 1 << 52
 
 Buckets = tuple[tuple[int, ...], ...]
+
+
+class Copies(NamedTuple):
+    """What copying takes on one machine: ns of each place's hook and copy in, and of its copy back; and of a
+    byte of each of the ``passes`` over whole buckets, as numerator and denominator."""
+
+    into: Ints
+    back: Ints
+    a_byte: tuple[tuple[int, int], ...]
 
 
 class Tables(NamedTuple):
@@ -69,9 +80,11 @@ class Tables(NamedTuple):
     run: Ints
     run_ends: Flags
     wire: Ints
+    sends: Flags
+    passes: Ints
+    has_passes: bool
     work: Ints
-    copy_in: Ints
-    copy_back: Ints
+    copies: Copies
     unused: Flags
     map_bytes: int
     tail: int
@@ -81,15 +94,20 @@ class Tables(NamedTuple):
 
 class Layout(NamedTuple):
     """Buckets as a step plays them, in launch order: the last place that each waits for, which is none before
-    that of an earlier bucket (A3.5), bytes on the wire, and ns to copy it back.
+    that of an earlier bucket (A3.5), bytes on the wire, whether it is sent, ns of its passes, and ns to copy
+    it back.
 
-    Where unused parameters are searched for, the last of ``wires`` is the map of the used ones (A3.9);
-    ``mapped`` is the first bucket with an unused one, from which on copies back wait for the map (A3.10).
+    ``fills``: by place, ns to copy the bucket in that it completes. Where unused parameters are searched for,
+    the last of ``wires`` is the map of the used ones (A3.9); ``mapped`` is the first bucket with an unused
+    one, from which on copies back wait for the map (A3.10).
     """
 
     stops: Ints
     wires: Ints
+    is_sent: Flags
+    passes: Ints
     copies_back: Ints
+    fills: Ints
     mapped: int
 
 
@@ -102,6 +120,14 @@ def _ints(what: str, values: Sequence[int], most: int) -> Ints:
 @lru_cache(maxsize=16)  # machines that are drawn copy alike
 def _transfers_ns(sizes: tuple[int, ...], bytes_per_s: float | None) -> tuple[int, ...]:
     return tuple(transfer_ns(size, bytes_per_s) for size in sizes)
+
+
+def _ns_a_byte(bytes_per_s: float | None) -> tuple[int, int]:
+    """Ns that a byte takes, as numerator and denominator that kernels can count with: all digits, but of
+    rates that no machine has."""
+    ns = Fraction(NS_PER_S) / Fraction(bytes_per_s) if bytes_per_s else Fraction(0)
+    beyond = max(0, max(ns.numerator, ns.denominator).bit_length() - 61)
+    return ns.numerator >> beyond, max(1, ns.denominator >> beyond)
 
 
 def curve_of(hardware: Hardware) -> Curve:
@@ -128,14 +154,17 @@ class Problem:
     ``job``, ``hardware``: as they are given; ``workload``: the job as DDP sees it, under torch.compile too;
     ``switches`` those of the job. ``order``: index of the gradient, and by index its ``place``; ``run``:
     number of its run, of its dtype and device, or of a sparse gradient alone; ``run_ends``: whether it is the
-    last of its run, where a bucket ends in every partition; ``wire``: its bytes on the wire; ``ready_ns``:
-    when its own backward is done, ``work``: ns of the compute lane for it, with what the switches add;
-    ``copied``: bytes into its bucket, and out of it, ``copy_in``, ``copy_back``: ns of that, and of its hook;
-    ``unused``: whether it is never ready, and marked with the first that is; ``ready``: ns at which it is
-    copied in if nothing stretches or blocks the lane; ``tail``: ns of backward after the last; ``lane_end``:
-    ns, the end of that lane; ``machine``: what the machine does. ``curve_bytes``, ``curve_ns``: the curve
-    of all-reduces, as far as all bytes reach. ``map_bytes``: of the map of used parameters, 0 where none is
-    sent. ``times``: how many backwards of a step reduce, each with the buckets. ``tell``: told what comes
+    last of its run, where a bucket ends in every partition; ``wire``: its bytes on the wire; ``sends``:
+    whether a bucket with it is sent; ``ready_ns``: when its own backward is done, ``work``: ns of the compute
+    lane for it, with what the switches add; ``copied``: bytes into its bucket, and out of it, ``copies``: ns
+    of that, and of its hook; ``passes``: bytes of it in passes over a whole bucket, a row for the one that
+    copies it in at once (A3.4), and one each for those of a communication hook before its launch and behind
+    its end (A3.17), ``has_passes``: whether there are any; ``unused``: whether it is never ready, and marked
+    with the first that is; ``ready``: ns before which no bucket with it is launched, if nothing stretches or
+    blocks the lane; ``tail``: ns of backward after the last; ``lane_end``: ns before which that lane does not
+    end; ``machine``: what the machine does. ``curve_bytes``, ``curve_ns``: the curve of all-reduces, as far
+    as all bytes reach. ``map_bytes``: of the map of used parameters, 0 where none is sent. ``times``: how
+    many backwards of a step reduce, each with the buckets and as the last does. ``tell``: told what comes
     next, between the parts of a search, of some milliseconds each; what it raises ends the search.
 
     Raises:
@@ -173,18 +202,28 @@ class Problem:
         self.tail = self.workload.backward_ns - times[-1]
         bytes_copied = tuple(map(ddp.copied_bytes, gradients))
         self.copied = bytes_copied, bytes_copied
+        self.passes = np.zeros((3, len(self)), np.int64)
+        self.sends = ~self.unused | (not self.switches.skip_all_reduce_unused_params)
         if job.switches:
             self._read(plan)
-        self.copy_in, self.copy_back = self.copies(hardware)
-        self.ready = np.cumsum(self.work + self.copy_in)
-        self.lane_end = int(self.ready[-1]) + self.tail
+        self.copies = self.copies_on(hardware)
+        self.ready = np.cumsum(self.work + self.copies.into)
+        # Passes up to a launch, at least: a bucket's copy and its hook's pass are rounded by half a ns each.
+        (fills, before, after), ns = self.passes, [ns / size for ns, size in self.copies.a_byte]
+        least_ns = np.cumsum(fills + before * self.sends) * ns[0] - np.arange(2, len(self) + 2)
+        passes_ns = np.maximum(0, least_ns).astype(np.int64)
+        self.has_passes = bool(self.passes.any())
+        self.lane_end = int(self.ready[-1] + passes_ns[-1]) + self.tail
+        if self.has_one_run:  # else others may come between
+            self.ready += passes_ns
         # No message takes longer than by the line that lies on the curve, as steep as it goes on.
         curve, total = curve_of(hardware), int(self.wire.sum())
         rise, per = rise_beyond(curve)
         first = max(0, *(point.duration_ns - rise * point.num_bytes // per for point in curve))
         sent = len(self) * (first + 1 + hardware.launch_cost_ns) + rise * total // per
-        check_length(hardware.name, self.lane_end + sent + int(self.copy_back.sum()))
-        self.curve_bytes, self.curve_ns = curve_arrays(curve, total)
+        sent += int(self.copies.back.sum() + after.sum() * ns[2]) + 2 * len(self)
+        check_length(hardware.name, self.lane_end + sent)
+        self.curve_bytes, self.curve_ns = self.curve_on(hardware)
         self.machine = machine_of(self.workload, hardware)
         self._known: dict[Buckets, int] = {}
 
@@ -196,20 +235,25 @@ class Problem:
         program = replace(plan, buckets=self.singles(), switches=switches).write(
             replace(self.hardware, hook_cost_ns=0, **by_bytes), "steady"
         )[-1]
-        work, copied_in, copied_back = [0], [0], []
+        rows, copied_back = [[0] * 4], []  # a row: work, bytes copied in alone and with the bucket, a hook's
         for item in program.lane:
+            of_bucket, is_copy = item.bucket is not None, item.kind == COPY_IN
             if item.kind == READY:
-                work.append(0)
-                copied_in.append(0)
+                rows.append([0] * 4)
             elif item.kind == COPY_BACK:
                 copied_back.append(item.duration_ns)
-            elif item.kind == COPY_IN:
-                copied_in[-1] += item.duration_ns
-            elif item.kind == BACKWARD or (item.kind == HOOK and item.bucket is None):
-                work[-1] += item.duration_ns  # what a hook computes of a whole bucket is left out
-        self.copied, self.tail = (tuple(copied_in[:-1]), tuple(copied_back)), work.pop()
-        sent = [sum(program.collectives[one].num_bytes for one in each) for each in program.carriers]
-        self.wire, self.work = np.array(sent, dtype=np.int64), np.array(work, dtype=np.int64)
+            elif item.kind == HOOK and of_bucket:
+                rows[-2][3] += item.duration_ns
+            elif item.kind in (BACKWARD, HOOK, COPY_IN):
+                rows[-1][is_copy + (is_copy and of_bucket)] += item.duration_ns
+        self.tail = rows.pop()[0]
+        self.work, copied_in, *passes = np.array(rows, dtype=np.int64).T.copy()
+        self.copied = tuple(copied_in.tolist()), tuple(copied_back)
+        sent = [[program.collectives[one] for one in each] for each in program.carriers]
+        self.wire = np.array([sum(one.num_bytes for one in each) for each in sent], dtype=np.int64)
+        after = [sum(one.settle_ns for one in each) for each in sent]
+        self.passes = np.array([*passes, after], dtype=np.int64)
+        self.sends &= list(map(bool, sent))
 
     def __len__(self) -> int:
         return len(self.order)
@@ -232,7 +276,7 @@ class Problem:
     @property
     def copies_out(self) -> bool:
         """Whether copies back take time."""
-        return bool(self.copy_back.any())
+        return bool(self.copies.back.any())
 
     @cached_property
     def for_search(self) -> "Problem":
@@ -245,18 +289,25 @@ class Problem:
             return self
         return Problem(self.job, replace(self.hardware, shared_connection=False), self.tell)
 
-    def copies(self, hardware: Hardware) -> tuple[Ints, Ints]:
-        """Ns of each gradient's hook and copy into its bucket, and of its copy out of it, on ``hardware``.
+    def copies_on(self, hardware: Hardware) -> Copies:
+        """What copying takes on ``hardware``.
 
         Raises:
-            InputError: they are longer than can be played.
+            InputError: it is longer than can be played.
         """
         included = "copy_in" in self.workload.ready_includes
-        into, hook_ns = (None, 0) if included else (hardware.copy_in_bytes_per_s, hardware.hook_cost_ns)
-        copies_in = hook_ns * ~self.unused + np.array(_transfers_ns(self.copied[0], into), np.int64)
-        copies_back = np.array(_transfers_ns(self.copied[1], hardware.copy_out_bytes_per_s), np.int64)
-        check_length(hardware.name, float(copies_in.sum(dtype=float) + copies_back.sum(dtype=float)))
-        return copies_in, copies_back
+        rate_in, hook_ns = (None, 0) if included else (hardware.copy_in_bytes_per_s, hardware.hook_cost_ns)
+        rate_out = hardware.copy_out_bytes_per_s
+        into = hook_ns * ~self.unused + np.array(_transfers_ns(self.copied[0], rate_in), np.int64)
+        back = np.array(_transfers_ns(self.copied[1], rate_out), np.int64)
+        rates = rate_in, rate_in, rate_out
+        passes_ns = sum(map(transfer_ns, self.passes.sum(axis=1).tolist(), rates))
+        check_length(hardware.name, float(into.sum(dtype=float) + back.sum(dtype=float)) + passes_ns)
+        return Copies(into, back, tuple(map(_ns_a_byte, rates)))
+
+    def curve_on(self, hardware: Hardware) -> tuple[Ints, Ints]:
+        """The curve of all-reduces on ``hardware``, as far as anything that is sent reaches."""
+        return curve_arrays(curve_of(hardware), max(int(self.wire.sum()), self.map_bytes))
 
     # ---- Buckets.
 
@@ -322,7 +373,7 @@ class Problem:
 
 @compiled
 def add_share(base: int, a: int, b: int, c: int) -> int:
-    """``base + a * b / c`` rounded half to even, for 0 <= b <= c < 2**53 and |a| < 2**45.
+    """``base + a * b / c`` rounded half to even, for 0 <= b, 0 < c < 2**61 and |a * b / c| < 2**45.
 
     The products may wrap; their difference, of some ``c``, is right.
     """
@@ -357,23 +408,34 @@ def services(curve_bytes: Ints, curve_ns: Ints, wires: Ints) -> Ints:
 
 
 @compiled
-def lay_out(tables: Tables, bucket_of: Ints, copy_back: Ints) -> Layout:
+def lay_out(tables: Tables, bucket_of: Ints, copies: Copies) -> Layout:
     """The layout of the buckets that each place is in."""
     count = bucket_of.max() + 1
     stops, back, mapped = np.zeros(count, np.int64), np.zeros(count, np.int64), count
     wires = np.zeros(count + 1 if tables.map_bytes else count, np.int64)
+    is_sent, passed = np.zeros(count, np.bool_), count if tables.has_passes else 0
+    passes, fills = np.zeros((3, passed), np.int64), np.zeros(bucket_of.size if passed else 0, np.int64)
     for place in range(bucket_of.size):
         bucket = bucket_of[place]
         stops[bucket] = place
         wires[bucket] += tables.wire[place]
-        back[bucket] += copy_back[place]
+        back[bucket] += copies.back[place]
+        is_sent[bucket] |= tables.sends[place]
+        if passed:
+            for number in range(3):
+                passes[number, bucket] += tables.passes[number, place]
         if tables.unused[place]:
             mapped = min(mapped, bucket)
+    for bucket in range(passed):
+        for number in range(3):
+            ns, for_bytes = copies.a_byte[number]
+            passes[number, bucket] = add_share(0, passes[number, bucket], ns, for_bytes)
+        fills[stops[bucket]] = passes[0, bucket]
     for bucket in range(1, count):
         stops[bucket] = max(stops[bucket], stops[bucket - 1])
     if tables.map_bytes:
         wires[count] = tables.map_bytes
-    return Layout(stops, wires, back, mapped)
+    return Layout(stops, wires, is_sent, passes, back, fills, mapped)
 
 
 @compiled
@@ -393,7 +455,8 @@ def play_steps(
     ends = np.empty(tails.size, np.int64)
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
     fine = machine.copying_in.lane != FULL_SPEED  # which what slows computing slows, too
-    most = 3 * count + 3 + (2 * copy_in.size if fine else count)
+    passed = layout.fills.size > 0
+    most = 4 * count + 3 + (3 * copy_in.size if fine else count)
     none, paces, came = np.zeros(1, np.int64), np.ones(1), np.full(messages, -NEVER)
     collectives = np.zeros((messages, ROOT + 1), np.int64)
     for draw in range(tails.size):
@@ -405,16 +468,24 @@ def play_steps(
                     item = _put(lane, item, BACKWARD, works[draw, place], 0)
                     item = _put(lane, item, COPY_IN, copy_in[place], 0)
                 computing += works[draw, place] + copy_in[place]
+                if passed:
+                    computing += layout.fills[place]
+                    if fine:
+                        item = _put(lane, item, COPY_IN, layout.fills[place], 0)
                 place += 1
             if not fine:
                 item = _put(lane, item, BACKWARD, computing, 0)
                 computing = 0
-            item = _put(lane, item, LAUNCH, 0, bucket)
+            if layout.is_sent[bucket]:
+                if passed:
+                    item = _put(lane, item, HOOK, layout.passes[1, bucket], 0)
+                item = _put(lane, item, LAUNCH, 0, bucket)
         if messages > count:
             item = _put(lane, item, LAUNCH, 0, count)
         item = _put(lane, item, BACKWARD, tails[draw], 0)
         for bucket in range(count):
-            item = _put(lane, item, WAIT, 0, bucket)
+            if layout.is_sent[bucket]:
+                item = _put(lane, item, WAIT, 0, bucket)
             if messages > count and bucket == layout.mapped:
                 item = _put(lane, item, WAIT, 0, count)
             item = _put(lane, item, COPY_BACK, layout.copies_back[bucket], 0)
@@ -423,6 +494,7 @@ def play_steps(
         for number in range(messages):
             collectives[number, SERVICE] = collectives[number, QUEUED] = services[draw, number]
             collectives[number, SMALL] = layout.wires[number] < machine.small_bytes
+            collectives[number, SETTLE] = layout.passes[2, number] if passed and number < count else 0
             collectives[number, AFTER] = -1
         sheet = Sheet(machine, lane[:, :item].copy(), collectives)
         ranks = assemble(sheet, none, paces, none - 1, 0, none, False)
@@ -440,10 +512,10 @@ def _put(lane: Ints, item: int, kind: int, duration: int, number: int) -> int:
 @compiled
 def play_buckets(tables: Tables, bucket_of: Ints) -> int:
     """``sync_end_ns`` of the step as given with these buckets."""
-    layout = lay_out(tables, bucket_of, tables.copy_back)
+    layout = lay_out(tables, bucket_of, tables.copies)
     sent = services(tables.curve_bytes, tables.curve_ns, layout.wires).reshape((1, -1))
     work, tails = tables.work.reshape((1, -1)), np.full(1, tables.tail)
-    return int(play_steps(tables.machine, work, tables.copy_in, tails, layout, sent)[0])
+    return int(play_steps(tables.machine, work, tables.copies.into, tails, layout, sent)[0])
 
 
 @compiled

@@ -85,14 +85,10 @@ def tune(
     nominal, cap = as_assignment(problem, optimum.buckets), as_the_job(workload, _best_cap(problem, curve))
     default, against = compared_with(problem)
     paired = Paired(Draws(problem, draws, seed), default)
-    able = [problem.default, cap, nominal, default]
-    if problem.switches.comm_hook is not None:  # what it computes of a bucket is in no search
-        able = [one for one in able if paired.step_ns(one) <= paired.default_ns]
-        nominal = min(able[::-1], key=paired.step_ns)
     families = {DEFAULT: problem.default, CAP: cap, ANY_BUCKETS: nominal}
     best = default  # where nothing is known of the machine that trains
     if not doubts_about_step(hardware):
-        best = choose(paired, able, nominal)
+        best = choose(paired, [problem.default, cap, nominal, default], nominal)
     is_less = best is default is not nominal
     gain = judge_gain(paired, best, against=against, instead_of=nominal if is_less else None)
 

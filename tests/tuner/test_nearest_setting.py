@@ -68,7 +68,7 @@ def test_what_passes_everything_on_loses_nothing(case: Case) -> None:
         lost_ns = nearest(case, framework, best.assignment).step_ns - best.report.step_ns
         assert lost_ns >= 0 if framework == "accelerate" else lost_ns == 0
     copying = replace(case[1], copy_in_bytes_per_s=1e9, copy_out_bytes_per_s=1e9)
-    hooked = {"bucket_cap_mb": 8, "comm_hook": "bf16_compress"}  # what a hook takes is in no search
+    hooked = {"bucket_cap_mb": 8, "comm_hook": "bf16_compress"}
     asked = sim.assign(case[0], **hooked)
     assert nearest((case[0], copying), "ray", asked).step_ns <= step(case[0], copying, "ddp", **hooked)
 

@@ -94,7 +94,7 @@ def played_slowly(draws: Draws, number: int, buckets: Buckets) -> int:
         samples=(),
     )
     program = write(workload, problem.hardware, Assignment(bucket_indices=buckets))[-1]
-    layout = lay_out(problem.tables, problem.bucket_of(buckets), problem.copy_back)
+    layout = lay_out(problem.tables, problem.bucket_of(buckets), problem.copies)
     services = draws.services(layout)[number].tolist()
     collectives = tuple(
         one if one.bucket is None else replace(one, service_ns=services[one.bucket])

@@ -14,7 +14,7 @@ from sim.clock import machine_code
 from sim.clock.program import MOST_NS
 from sim.costs.service_time import service_ns
 from sim.errors import InputError, NotModelledError
-from sim.nouns.assignment import Assignment
+from sim.nouns.assignment import CAP_KWARGS, Assignment
 from sim.nouns.hardware import SLOWDOWNS, CurvePoint
 from sim.systems.ddp_assignment import as_the_job
 from sim.tuner import optimum as climbing
@@ -132,17 +132,17 @@ def test_scorer_agrees_with_both_engines(case: strategies.Case) -> None:
         assert end == sim.simulate(case.workload, case.hardware, bare, engine).sync_end_ns
 
 
-@settings(max_examples=tries(200))
-@given(jobs(), st.randoms(use_true_random=False))
-def test_a_problem_tells_buckets_apart_as_the_step_under_its_switches_does(job: Job, random: Random) -> None:
-    """Unused parameters are marked, filled with zeros and wait for a map; views and micro-batches too."""
-    apart = {"bucket_cap_mb", "bucket_cap_mb_list", "comm_hook", "batched_grad_copy"}  # copied at other times
-    apart.add("skip_all_reduce_unused_params")
-    switches = {name: value for name, value in job.options.items() if name not in apart}
+@settings(max_examples=tries(400))
+@given(jobs() | jobs(comm_hook="fp16_compress"), st.randoms(use_true_random=False), st.integers(0, 9))
+def test_a_problem_plays_and_bounds_the_step_under_its_switches(job: Job, random: Random, above: int) -> None:
+    """Unused parameters are marked, filled with zeros and wait for a map; views and micro-batches too; whole
+    buckets are copied and cast."""
+    switches = {name: value for name, value in job.options.items() if name not in CAP_KWARGS}
     calm = replace(job.hardware, **dict.fromkeys(SLOWDOWNS, 1.0))
     problem, rest = Problem(job.workload.with_switches(switches), calm), set()
     for _ in range(3):
-        buckets = problem.buckets(drawn_closes(problem, random, 0.4))
+        drawn = problem.buckets(drawn_closes(problem, random, 0.4))
+        buckets = tuple(random.sample(drawn, len(drawn))) if random.random() < 0.3 else drawn
         try:
             made = as_the_job(problem.job, Assignment(bucket_indices=buckets))
         except NotModelledError:
@@ -150,6 +150,11 @@ def test_a_problem_tells_buckets_apart_as_the_step_under_its_switches_does(job: 
         step_ns = sim.simulate(problem.job, calm, made, "analytic").step_ns
         rest.add(step_ns - problem.times * problem.sync_end_ns(buckets))
     assert rest == {problem.rest_ns}
+    for one in (problem, Problem(problem.job, job.hardware)):
+        least = int(kernels.score_all(one.tables, np.flatnonzero(~one.run_ends)).min())
+        found = climbing.exact_optimum(one, least + above)
+        assert max(climbing.lower_bound_ns(one), found.at_least_ns if found else 0) <= least
+        assert not (found and climbing.covers(one)) or one.sync_end_ns(found.buckets) == least
 
 
 def test_all_that_kernels_are_made_of_is_in_the_name_of_what_is_kept() -> None:
