@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
 
 from sim.costs.doubts import doubts_about_step, notes_of
 from sim.metrics.bottleneck import critical_path
@@ -21,7 +20,7 @@ from sim.tuner.optimum import Optimum, find_optimum
 from sim.tuner.problem import Buckets, Problem
 from sim.tuner.setting import ROUNDEST_MB, find_plateau, find_setting
 from sim.tuner.sweep import CAPS_MB, sweep
-from sim.units import MIB, format_ms, format_percent
+from sim.units import MIB, cap_bytes, format_ms, format_percent
 
 DEFAULT = "default"
 CAP = "bucket_cap_mb"
@@ -164,9 +163,15 @@ def compared_with(problem: Problem) -> tuple[Assignment, str]:
     """What a gain is told against, and in words: DDP's default, or the job's buckets, by their keyword."""
     if (own := own_buckets(problem.job)) is None:
         return problem.default, DEFAULT_WORDS
-    caps = (assign(problem.workload, bucket_cap_mb=cap) for cap in chain(*ROUNDEST_MB, CAPS_MB))
-    alike = (as_the_job(problem.job, one) for one in caps if one.bucket_indices == own.bucket_indices)
-    return next(alike, None) or as_assignment(problem, own.bucket_indices), IN_USE
+    gradients, buckets = problem.workload.gradients, own.bucket_indices
+    # Caps up to this close a bucket early; of those above it all up to some one make these, if any does.
+    early = max(sum(gradients[index].num_bytes for index in bucket[:-1]) for bucket in buckets)
+    for usual in (*ROUNDEST_MB, CAPS_MB):
+        least = min((cap for cap in usual if cap_bytes(cap) > early), default=None)
+        made = assign(problem.workload, bucket_cap_mb=least)
+        if made.bucket_indices == buckets:
+            return as_the_job(problem.job, made), IN_USE
+    return as_assignment(problem, buckets), IN_USE
 
 
 def best(
