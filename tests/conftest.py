@@ -124,13 +124,12 @@ def pytest_collection(session: pytest.Session) -> None:
     """Each of several workers imports a share of the test modules before it collects them all.
 
     In a fresh clone pytest rewrites the asserts of every module, for more time than all else of collection,
-    and keeps it on the disk. So the workers share that work too, where each would do it all. Nobody looks for
-    garbage meanwhile, a quarter of the time.
+    and keeps it on the disk. So the workers share that work too, where each would do it all.
     """
+    gc.disable()
     worker = getattr(session.config, "workerinput", None)
     if worker is None:
         return
-    gc.disable()
     root = session.config.rootpath
     files = sorted(file for named in session.config.args for file in (root / named).rglob("test_*.py"))
     for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
@@ -138,11 +137,12 @@ def pytest_collection(session: pytest.Session) -> None:
             importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
 
 
-def pytest_collection_finish() -> None:
-    """All tests and what they import stay: streamlit looks through all objects after every run of a page."""
-    gc.collect()
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_goes_with_its_file() -> Iterator[None]:
+    """To look for it meanwhile would take a tenth of the tests' time; all that is imported by then stays."""
     gc.freeze()
-    gc.enable()
+    yield
+    gc.collect()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -33,6 +33,7 @@ _SERVER.set_forkserver_preload(
 )
 
 _PORTS = ExitStack()
+SETTINGS: dict[str, object] = {}  # constants, by module and name, that ranks find otherwise
 
 
 def free_port() -> int:
@@ -53,7 +54,8 @@ def start(
     ``fresh``: a process of its own from the start, which has that environment before it imports anything.
     """
     context = multiprocessing.get_context("spawn") if fresh else _SERVER
-    rank = context.Process(target=_run, args=(worker, [*map(str, arguments)], said, dict(environment or {})))
+    given = (worker, [*map(str, arguments)], said, dict(environment or {}), Path(os.devnull), SETTINGS)
+    rank = context.Process(target=_run, args=given)
     with mock.patch.dict(os.environ, environment or {}) if fresh else nullcontext():
         return _started(rank)
 
@@ -111,12 +113,7 @@ def answered(worker: str, cases: object, environment: Mapping[str, str] | None =
 
 
 def _run(
-    worker: str,
-    arguments: list[str],
-    said: Path,
-    environment: dict[str, str],
-    out: Path = Path(os.devnull),
-    settings: Mapping[str, object] = MappingProxyType({}),
+    worker: str, arguments: list[str], said: Path, environment: dict[str, str], out: Path, settings: Any
 ) -> None:
     gc.freeze()  # what was imported stays: workers collect garbage after every case
     os.environ.update(environment)

@@ -14,7 +14,7 @@ import pytest
 
 import sim
 from sim.costs.service_time import service_ns
-from sim.formats.record_files import box_in, recorded_step
+from sim.formats.record_files import box_in
 from sim.truth.scoring import Agreement, as_measured
 from tests.commands import bucketsim
 from tests.manual.pages import MODELLED, TRUTH, assert_holds
@@ -87,17 +87,6 @@ def test_the_manual_has_the_table_that_todays_model_gives(
     assert_holds(TRUTH, lines[2:] if folder == "contention" else lines)
 
 
-# What is bundled is legal and complete.
-
-
-def test_bundled_workloads_are_recordings() -> None:
-    for path in (TRACES / "workloads").glob("*.json"):
-        workload = sim.load_workload(path)
-        assert workload.provenance["source"] == "bucketsim record"
-        assert {"date", "cpu", "torch"} <= workload.provenance.keys()
-        assert len(workload.samples) >= 10
-
-
 def test_records_were_calibrated_before_they_were_measured() -> None:
     """By a curve that is bundled."""
     curves = set()
@@ -118,17 +107,6 @@ def test_records_were_calibrated_before_they_were_measured() -> None:
 
 
 # What single folders show besides.
-
-
-def test_a_recording_over_nccl_is_the_job_of_its_record(tmp_path: Path) -> None:
-    folder, made = TRACES / "nccl", tmp_path / "workload.json"
-    said = bucketsim("import", "recording", folder / "resnet50-h100-2.recording", "-o", tmp_path)
-    assert said.code == 0, said.err
-    record, own = sim.load_record(folder / "resnet50-h100-2"), recorded_step(made)
-    assert sim.load_workload(made).gradients == record.workload.gradients
-    assert own is not None
-    assert record.own_step is not None
-    assert own.iterations == record.own_step.iterations
 
 
 def test_records_of_a_gpu_say_what_ran() -> None:

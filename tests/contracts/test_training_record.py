@@ -79,6 +79,7 @@ def beside_its_collectives(record: Record) -> Workload:
     )
 
 
+@pytest.mark.slow
 def test_gains_are_predicted_without_a_plain_backward_too() -> None:
     """All backwards had communication beside them, as in most jobs: what it did to them is taken out.
 

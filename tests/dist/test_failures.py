@@ -74,7 +74,7 @@ def test_a_rank_that_is_killed_or_hangs_is_named(
 
 @pytest.mark.parametrize(
     ("sent", "expected"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    [pytest.param(*one, marks=pytest.mark.slow) for one in ((signal.SIGINT, 130), (signal.SIGTERM, 143))],
     ids=["SIGINT", "SIGTERM"],
 )
 def test_ctrl_c_keeps_what_was_measured(

@@ -20,6 +20,7 @@ from sim.validator.calibrate import with_local_costs
 from sim.validator.curves import cost, curve, rate, together
 from sim.validator.jobs import Carrier
 from sim.validator.ranks.link import HostLink
+from tests import ranks
 from tests.commands import bucketsim
 from tests.dist.starting import forks_ranks
 from tests.handmade import wired
@@ -126,6 +127,7 @@ def test_two_ranks_share_a_device_over_gloo(
         real = calibrate.calibrate
         few = lambda job, *on, **to: real(replace(job, copy_repeats=2), *on, **to)  # noqa: E731
         monkeypatch.setattr(calibrate, "calibrate", few)
+        monkeypatch.setitem(ranks.SETTINGS, "sim.validator.ranks.probes._SHARE_TURNS", 2)
     found = calibrated(tmp_path, "--device", device, "--backend", "gloo", "--largest", "1MiB")
     assert (found.provenance["device"], found.provenance["backend"]) == (device, "gloo")
     assert found.world_size == 2

@@ -91,6 +91,10 @@ def words(folder: Path) -> Answers:
     yield said(f"simulate {GPT} --hardware {WIRE} --assignment made/best.json")
     for form in EXPORTS:
         yield said(f"export {GPT} --hardware {WIRE} --assignment made/best.json --as {form}")
+    yield said("import recording traces/nccl/resnet50-h100-2.recording -o made/nccl")
+    yield said(
+        "tune made/nccl/workload.json --hardware traces/nccl/resnet50-h100-2/hardware.json --draws 100"
+    )
     yield said(f"cluster {PRESETS[1]} hosts=4 -o made/cluster.json")
     yield said(f"tune {GPT} --hardware made/cluster.json --draws 100")
     yield said(f"scaling {GPT} pcie_hosts gpus=1 gbit_per_s=10 --hosts 1,2,4,16 --caps 1,4,25,100")

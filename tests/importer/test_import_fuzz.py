@@ -29,7 +29,7 @@ from tests.importer.damage import JUNK, MOST_SECONDS, damaged, judge
 from tests.importer.link_texts import today
 from tests.importer.test_kineto_built import built
 
-FAST, MANY = 24, 10_000
+FAST, MANY = 12, 10_000
 _OPTIONS = (*(ImportOptions(),) * 3, ImportOptions(world_size=2), ImportOptions(world_size=4, name="given"))
 
 # Reads one import under a limit of its address space; prints its peak memory, its seconds and what it said.

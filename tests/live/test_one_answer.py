@@ -28,6 +28,7 @@ from sim.validator.candidates import standing_candidates
 from tests.app.conftest import MS, make_hardware
 from tests.app.test_live import COUNT, Job
 from tests.commands import bucketsim
+from tests.effort import IS_WHOLE
 
 PAIRS = tuple((index, index - 1) for index in range(COUNT - 1, 0, -2))
 
@@ -46,10 +47,10 @@ CASES: dict[str, Case] = {
     "each reduces": ({}, {"micro_batches": 2, "each_reduces": True}, _TWICE),
     "unused": ddp("find_unused_parameters", unused=(3,)),
     "static graph": ddp("static_graph"),
-    "views": ddp("gradient_as_bucket_view"),
     "fp16": ({"comm_hook": "fp16_compress_hook"}, {}, {"comm_hook": "fp16_compress"}),
-    "no broadcasts": ddp("broadcast_buffers", False),
 }
+if IS_WHOLE:  # switches that decide less
+    CASES |= {"views": ddp("gradient_as_bucket_view"), "no broadcasts": ddp("broadcast_buffers", False)}
 
 
 class Recorded(NamedTuple):

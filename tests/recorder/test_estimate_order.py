@@ -75,7 +75,7 @@ def has_order_of_hooks(make: Any, autocast: bool = False) -> bool:
     ("name", "autocast"),
     [(name, False) for name in SMALL]
     + [(name, True) for name in ("gpt", "tied gpt", "gpt without biases", "vgg13")]
-    + [(f"transformers' {model_type}", True) for model_type in ("gpt2", "bert", "llama")],
+    + [pytest.param(f"transformers' {of}", True, marks=pytest.mark.slow) for of in ("gpt2", "bert", "llama")],
 )
 def test_ready_made_models(name: str, autocast: bool) -> None:
     """Casts are nodes too: a Linear's weight is then ready before its bias."""

@@ -145,7 +145,7 @@ def compare(first: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.dist
 def test_real_graphs_are_cut_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    compare(0, 6 if IS_WHOLE else 3, monkeypatch)
+    compare(0, 6 if IS_WHOLE else 2, monkeypatch)
 
 
 @pytest.mark.slow

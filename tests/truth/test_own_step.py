@@ -251,7 +251,7 @@ def test_a_step_that_this_link_cannot_give_is_no_fit_and_no_gain(ratio: float) -
     assert "fits" not in fitting.hardware.spread["own_step"]
 
 
-@pytest.mark.parametrize("end", ["low", "high"])
+@pytest.mark.parametrize("end", ["low", pytest.param("high", marks=pytest.mark.slow)])
 def test_costs_that_nobody_measured_are_part_of_what_explains_the_step(end: str) -> None:
     """200 hooks of 3 or 30 us where 15 are taken, a tenth of this backward: that is neither another link, nor
     what collectives do to computing."""

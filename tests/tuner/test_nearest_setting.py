@@ -203,7 +203,7 @@ def step(workload: Workload, hardware: Hardware, policy: str, **options: Any) ->
     return simulated_step_ns(workload, hardware, sim.assign(workload, policy, **fixed, **options))
 
 
-@pytest.mark.parametrize("gbit", [1, 10])
+@pytest.mark.parametrize("gbit", [pytest.param(1, marks=pytest.mark.slow), 10])
 @pytest.mark.parametrize("workload", [resnet50(), transformer(2)], ids=["resnet50", "gpt"])
 @pytest.mark.parametrize("policy", SIZES)
 def test_no_size_is_much_better(policy: str, workload: Workload, gbit: float) -> None:

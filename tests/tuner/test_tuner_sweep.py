@@ -191,7 +191,7 @@ from sim.tuner.sweep import process_pool
 if __name__ == "__main__":
     bandwidth = [1 + k / 1000 for k in range(1000)]
     workload, hardware = sim.load_workload(sys.argv[1]), sim.load_hardware(sys.argv[2])
-    with process_pool(2) as pool:
+    with process_pool(1) as pool:
         sim.sweep(workload, hardware, progress=lambda *_: print("going", flush=True), executor=pool,
                   bandwidth=bandwidth)
 """
