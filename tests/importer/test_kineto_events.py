@@ -94,7 +94,7 @@ def test_a_trace_takes_the_memory_of_its_file(tmp_path: Path) -> None:
 
     event = b'{"ph": "X", "cat": "python_function", "name": "f", "ts": 1.5, "dur": 2, "args": {"a": 1}},\n'
     path = tmp_path / "large.json"
-    path.write_bytes(b'{"traceEvents": [' + event * 100_000 + b'{"ph": "X"}]}')
+    path.write_bytes(b'{"traceEvents": [' + event * 300_000 + b'{"ph": "X"}]}')
     tracemalloc.start()
     read_events(path)
     peak = tracemalloc.get_traced_memory()[1]
