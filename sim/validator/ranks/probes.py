@@ -133,11 +133,13 @@ def over_ranks(of: Callable[[Sequence[int]], int], samples: list[int], rank: Ran
 def calibrate(rank: Rank) -> None:
     """Measure curves, channel sharing, copies, launches and what slows what, and tell what they come to."""
     job, rounds, begun = rank.job, _Rounds(rank), time.monotonic()
-    probes = _ANYWHERE if job.carrier.emulated or rank.device.type != "cpu" else _ON_HOST
-    if not job.carrier.emulated and not (
-        job.rounds and (probes is _ON_HOST or all(gather(keeps_time(rank.device), rank.world_size)))
-    ):
-        probes = {}  # all-reduces alone are asked for, or no kernel of this GPU keeps time
+    probes: dict[str, _Probe] = {}  # where all-reduces alone are asked for, or a GPU's kernels keep no time
+    if job.carrier.emulated:
+        probes = _ANYWHERE
+    elif job.rounds and rank.device.type == "cpu":
+        probes = _ON_HOST
+    elif job.rounds and all(gather(keeps_time(rank.device), rank.world_size)):
+        probes = _ANYWHERE
     total = job.rounds + len(probes)
     for number in range(job.rounds):
         left_s = (time.monotonic() - begun) / max(1, number) * (job.rounds - number)
