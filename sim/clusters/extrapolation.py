@@ -27,7 +27,7 @@ from sim.clusters.computed import SIZES, uncertainty
 from sim.clusters.fabric import Fabric, fabric_of
 from sim.clusters.nccl_model import collective_ns
 from sim.errors import InputError
-from sim.nouns.checks import no_duplicates
+from sim.nouns.checks import MAX_INT, no_duplicates
 from sim.nouns.cluster import Cluster
 from sim.nouns.hardware import CURVES, MOST_FACTOR, Curve, CurvePoint, Hardware
 from sim.units import format_sizes
@@ -175,10 +175,9 @@ def _estimate(
     """The model's time times ``exp(log)``, and its range, of which ``sure_ns`` at most are in no doubt."""
     duration = round(_model_ns(fabric, collective, size) * math.exp(log))
     sure = min(sure_ns, duration)
-    least, greatest = ((duration - sure) * math.exp(by) for by in (-doubt[0], doubt[1]))
-    return EstimatedPoint(
-        num_bytes=size, duration_ns=duration, least_ns=sure + round(least), greatest_ns=sure + round(greatest)
-    )
+    ends = ((duration - sure) * math.exp(by) for by in (-doubt[0], doubt[1]))
+    least, greatest = (min(sure + round(end), MAX_INT) for end in ends)
+    return EstimatedPoint(num_bytes=size, duration_ns=duration, least_ns=least, greatest_ns=greatest)
 
 
 def extrapolate_hardware(

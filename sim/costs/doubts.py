@@ -251,12 +251,16 @@ _ODD = 2  # times: beyond that far off the sizes next to it a time is no machine
 def odd_points(curve: Curve) -> list[dict[str, Any]]:
     """The sizes of a curve whose time lies off those of the two next to them, where these ascend: more than
     ``_ODD`` times the larger one's, or less than the smaller one's by as much. As ``provenance.doubtful``."""
-    before, found = 0, list[dict[str, Any]]()
-    for point, after in zip(curve, [*(one.duration_ns for one in curve[1:]), inf], strict=True):
-        took = point.duration_ns
+    before, found, times = 0, list[dict[str, Any]](), [one.duration_ns for one in curve]
+    afters = [*times[1:], inf]
+    for k, (one, two) in enumerate(pairwise(curve[1:])):
+        if two.duration_ns * one.num_bytes > _ODD * two.num_bytes * one.duration_ns:
+            afters[k] = two.duration_ns  # ``one`` is off itself: from it time rises faster than bytes
+    for point, took, after in zip(curve, times, afters, strict=True):
         if before <= after and not before <= _ODD * took <= _ODD**2 * after:
-            beside = " and ".join(format_time(one) for one in (before, after) if 0 < one < inf)
-            found.append({"num_bytes": point.num_bytes, "why": f"takes {format_time(took)} between {beside}"})
+            beside = [format_time(one) for one in (before, after) if 0 < one < inf]
+            where = f"{'between' if len(beside) > 1 else 'beside'} {' and '.join(beside)}"
+            found.append({"num_bytes": point.num_bytes, "why": f"takes {format_time(took)} {where}"})
         else:
             before = took
     return found

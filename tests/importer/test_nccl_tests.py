@@ -646,7 +646,8 @@ def test_a_time_off_those_of_the_sizes_next_to_it_is_doubtful(
     marks = found.hardware[0].provenance.get("doubtful", [])
     falls = [times[place] > 2 * times[place + 1] for place in range(8)]
     is_odd = falls[at] if at < 8 and factor > 1 else at > 0 and falls[at - 1]
-    assert [one["num_bytes"] for one in marks] == [sizes[at]] * is_odd
+    told = [one["num_bytes"] for one in marks]  # of the last two nothing behind them says which is off
+    assert told == [sizes[at]] * is_odd or (at == 8 and told == sizes[7:8])
     assert len(found.said("doubtful")) == len(marks)
     (told,) = [line for line in doubts_about(MODEL, found.hardware[0]) if "takes" in line] or [""]
     assert told.endswith("; measure it again") == is_odd
