@@ -186,7 +186,8 @@ def hardwares(draw: Draw, scale: Scale = REAL, *, stretches: bool = True, dresse
     """A machine; ``stretches`` False leaves all slow-downs at 1, ``dressed`` has anything in every field."""
     if dressed:
         others = dict.fromkeys(("broadcast", "reduce_scatter", "all_gather"), st.none() | curves(scale))
-        return draw(built(Hardware, all_reduce=curves(scale), spread=words, **others))
+        more = words.map(lambda said: {f"~{name}": value for name, value in said.items()})  # none that it has
+        return draw(built(Hardware, all_reduce=curves(scale), spread=more, **others))
     rates = st.none() | st.sampled_from(scale.rates)
     factor = slowdowns if stretches and draw(st.integers(0, 3)) else st.just(1.0)
     drawn = st.builds(

@@ -50,16 +50,15 @@ class _Commands(TyperGroup):
         return _without_values(super().get_params(ctx))
 
 
-app = typer.Typer(
+_typer = typer.Typer(
     name="bucketsim",
     cls=_Commands,
     help="Finds the gradient buckets that make a DistributedDataParallel job fastest, and says why.",
     add_completion=False,
-    pretty_exceptions_enable=False,
 )
 for panel, commands in _PANELS.items():
     for command in commands:
-        app.command(command.__name__.rstrip("_"), cls=_Command, rich_help_panel=panel)(command)
+        _typer.command(command.__name__.rstrip("_"), cls=_Command, rich_help_panel=panel)(command)
 
 
 def _version(wanted: bool) -> None:
@@ -68,7 +67,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@_typer.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
@@ -85,3 +84,6 @@ def _options(
         print(f"{number} {ask:{width}}  {run}")
     print(_NEXT)
     raise typer.Exit(2)  # as for any command line that asks for nothing that there is
+
+
+app: Any = typer.main.get_command(_typer)  # once: to call the other would make all commands anew

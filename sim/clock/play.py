@@ -235,7 +235,8 @@ def make_sheet(programs: Sequence[Program]) -> Sheet:
     lanes = np.zeros((len(programs), max(len(program.lane) for program in programs), 3), np.int64)
     lanes[:, :, KIND] = lane.READY
     for variant, program in enumerate(programs):
-        lanes[variant, : len(program.lane)] = [item[:3] for item in program.lane]
+        for column, values in zip(range(NUMBER + 1), zip(*program.lane, strict=True), strict=False):
+            lanes[variant, : len(values), column] = values
     collectives = [
         (
             one.service_ns,

@@ -79,7 +79,8 @@ class Hardware:
 
     def __post_init__(self) -> None:
         check(self)
-        _check_spread(self.spread)
+        if self.spread:
+            _check_spread(self.spread)
         for name in CURVES:
             curve = self.curve(name)
             if curve is None:

@@ -107,7 +107,7 @@ class StepWriter(Generic[P]):
     ) -> None:
         """The lane is busy for ``duration_ns``; for 0 nothing is written."""
         if duration_ns:
-            self.lane.append(Item(kind, duration_ns, gradient=gradient, bucket=bucket))
+            self.lane.append(Item(kind, duration_ns, -1, gradient, bucket))
 
     def forward_by_module(self, come_to: Callable[[tuple[int, ...]], None]) -> None:
         """Forward module by module; ``come_to`` writes what precedes the module of these parameters."""

@@ -546,8 +546,9 @@ class _Times:
         self.steps, self.step_ns = len(seen), round(median(one.step_ns for one in seen))
         self.computes_on_host = measured.environment.get("place") == "cpu"
         self.is_slowed = "interference" in workload.ready_includes
-        self.recorded = hooked(workload, hardware, measured)
-        self.has_pass = self.recorded[1] is not hardware
+        job, link = self.recorded = hooked(workload, hardware, measured)
+        self.has_pass = link is not hardware
+        self.played = job, replace(link, spread={})  # of which no time comes, and which each fit would move
         rows = np.array([self._compared(step) for step in seen], float)
         columns = [column[~np.isnan(column)] for column in rows.T]
         self.is_seen = np.array([len(column) > 0 for column in columns])
@@ -616,7 +617,7 @@ class _Times:
 
     def predict(self, logs: Floats) -> Floats:
         """The times compared, with these factors."""
-        workload, hardware = self.recorded
+        workload, hardware = self.played
         timeline = simulate(workload, self.apply(hardware, logs), self.assignment, "analytic")
         seen: Floats = np.array(self._compared(timeline), float)[self.is_seen]
         return seen

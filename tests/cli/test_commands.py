@@ -21,7 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import typer.main
 
 import sim
 import sim.cli.commands
@@ -33,8 +32,8 @@ from tests.commands import bucketsim, process, script
 from tests.effort import PATIENCE_S
 
 SIMULATE = ("simulate", W, "--hardware", H)
-GROUP = typer.main.get_command(sim.cli.commands.app)
-COMMANDS = GROUP.commands  # type: ignore[attr-defined]
+GROUP = sim.cli.commands.app
+COMMANDS = GROUP.commands
 LINES = Path(__file__).with_name("options.txt").read_text(encoding="utf-8").splitlines()
 FROZEN = {name: words for name, *words in map(str.split, LINES)}
 HEAVY = "{'torch', 'numba', 'streamlit', 'plotly', 'playwright'}"

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 import pytest
-import typer.main
 from torch import nn
 
 import sim.cli.commands
@@ -102,7 +101,7 @@ def test_a_reader_sees_what_the_page_shows(
 
 @each_page
 def test_every_command_and_option_exists_and_python_is_python(page: Path) -> None:
-    given = typer.main.get_command(sim.cli.commands.app).commands  # type: ignore[attr-defined]
+    given = sim.cli.commands.app.commands
     for block in blocks(page):
         if block.language == "python":
             compile(block.text, str(page), "exec")
