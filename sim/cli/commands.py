@@ -51,7 +51,6 @@ class _Commands(TyperGroup):
 
 
 _typer = typer.Typer(
-    name="bucketsim",
     cls=_Commands,
     help="Finds the gradient buckets that make a DistributedDataParallel job fastest, and says why.",
     add_completion=False,

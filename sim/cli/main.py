@@ -43,7 +43,10 @@ def _main(stdout: "_Stream") -> None:
     try:
         with telling_of_compilation():
             try:
-                _answer()
+                from sim.cli.commands import app
+
+                with _on_ctrl_c(signal.default_int_handler):
+                    app(prog_name="bucketsim")
             finally:
                 sys.stdout.flush()
                 if isinstance(stdout.fault, BrokenPipeError):  # the reader has enough, as head has
@@ -62,13 +65,6 @@ def _main(stdout: "_Stream") -> None:
         if end.code == _INTERRUPTED:  # what typer makes of it
             note("interrupted")
         raise
-
-
-def _answer() -> None:
-    from sim.cli.commands import app
-
-    with _on_ctrl_c(signal.default_int_handler):
-        app(prog_name="bucketsim")
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

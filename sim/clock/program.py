@@ -189,7 +189,7 @@ class Program:
 
     def check_length(self, whose: str) -> None:
         """Raise ``InputError`` if it is longer than can be played."""
-        lane = sum(item.duration_ns for item in self.lane)
+        lane = sum([item.duration_ns for item in self.lane])
         launches = len(self.collectives) * self.machine.launch_cost_ns
         check_length(whose, lane + launches + sum(one.service_ns for one in self.collectives))
 

@@ -188,8 +188,8 @@ class _MicroBatch(StepWriter[DdpPlan]):
     def addition_ns(self, index: int) -> int:
         """As of any system; without ``set_to_none`` the first micro-batch adds to zeros, and recorded times
         are then taken to contain additions."""
-        is_recorded = self.workload.gradients[index].sparse or not self.switches.set_to_none
-        return 0 if is_recorded else super().addition_ns(index)
+        is_in = not self.number or self.workload.gradients[index].sparse or not self.switches.set_to_none
+        return 0 if is_in else super().addition_ns(index)
 
     def _note(self) -> None:
         switches = self.switches
@@ -259,7 +259,7 @@ class _MicroBatch(StepWriter[DdpPlan]):
                 self.catch_up()
             used = set[int]() if self.switches.gradient_as_bucket_view else {*bucket} - self.unused
             sizes = [copied_bytes(self.workload.gradients[index]) for index in used]
-            self.copy_back(number, sum(transfer_ns(size, self.copy_out_rate) for size in sizes))
+            self.copy_back(number, sum([transfer_ns(size, self.copy_out_rate) for size in sizes]))
         self.catch_up()
 
     def _copy_in(self, index: int) -> None:
@@ -297,13 +297,13 @@ class _MicroBatch(StepWriter[DdpPlan]):
         dtype = None if hook is None else hook.dtype
         # A wire_bytes that is given is narrow already: what is cast is the dense size.
         is_cast = dtype is not None and not members[0].sparse
-        size = sum(one.num_bytes if is_cast else one.on_wire for one in members)
+        size = sum([one.num_bytes if is_cast else one.on_wire for one in members])
         sent = size if dtype is None else size * DTYPE_BYTES[dtype] // DTYPE_BYTES[own]
         before = after = 0  # bytes that are read, and bytes that are written
         if hook is not None:
             before, after = (2 * size, 0) if dtype is None else (size + 3 * sent, sent + size)
         self.compute(HOOK, transfer_ns(before // 2, self.copy_in_rate), bucket=bucket)
-        elements = sum(one.elements for one in members)
+        elements = sum([one.elements for one in members])
         more: dict[str, Any] = {"num_bytes": sent, "gradient": gradient, "bucket": bucket}
         more["settle_ns"] = transfer_ns(after // 2, self.copy_out_rate)
         self.send(self.collective("all_reduce", elements, dtype or own, phase, **more))

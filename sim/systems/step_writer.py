@@ -144,12 +144,12 @@ class StepWriter(Generic[P]):
 
         ``added_ns``: of a gradient, what AccumulateGrad adds.
         """
+        tail_ns = self.workload.backward_ns
         for index, work_ns in works(self.workload):
             self.compute(lane.BACKWARD, work_ns + added_ns(index), gradient=index)
             yield index
-        order = self.workload.order()
-        last = self.workload.gradients[order[-1]].ready_ns if order else 0
-        self.compute(lane.BACKWARD, self.workload.backward_ns - (last or 0))
+            tail_ns -= work_ns
+        self.compute(lane.BACKWARD, tail_ns)
         self.lane.append(Item(lane.BACKWARD_END))
 
     def addition_ns(self, index: int) -> int:

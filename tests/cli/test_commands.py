@@ -179,7 +179,7 @@ def test_a_progress_bar_on_a_terminal_only() -> None:
     assert len(json.loads(out)["rows"]) > 50
     assert "simulating" in shown
     assert "\x1b[" in shown
-    done = process(*command[1:])
+    done = bucketsim(*words)
     assert (done.code, done.out.encode(), done.err) == (0, out, "")
 
 

@@ -8,9 +8,17 @@ from statistics import median
 
 import sim
 from sim.metrics.intervals import difference_interval, median_interval
+from sim.nouns.assignment import Assignment
+from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Record
 from sim.nouns.recommendation import Gain
+from sim.nouns.workload import Workload
+from sim.systems.ddp_assignment import as_the_job
 from sim.truth.scoring import Agreement
+from sim.tuner.draws import Draws
+from sim.tuner.gain import Paired, judge_gain
+from sim.tuner.problem import Problem
+from sim.tuner.recommend import compared_with
 from traces.tools.measure import AGAIN
 
 TRACES = Path(__file__).parents[2] / "traces" / "training"
@@ -68,9 +76,9 @@ def row_of(directory: Path) -> Row:
     steps = {one.name: [step.step_ns for step in one.iterations] for one in record.candidates}
     medians = {name: median(times) for name, times in steps.items()}
     best = min(medians, key=medians.__getitem__)
-    inside, near, gains = _gains(anchored, steps)
-    recommended = next(one for one in record.candidates if one.name == "recommended")
-    assert recommended.asked is not None
+    others = {one.name: one.asked for one in record.candidates if one.name not in (_DEFAULT, AGAIN)}
+    predicted = _gains(anchored.workload, anchored.hardware, others)
+    inside, near = _held(predicted, steps)
     low, _ = difference_interval(steps["recommended"], steps[best])
     return Row(
         name=record.name,
@@ -85,10 +93,10 @@ def row_of(directory: Path) -> Row:
         regret=medians["recommended"] / medians[best] - 1,
         regret_is_noise=low <= 0,
         gain_ns=round(medians[_DEFAULT] - medians["recommended"]),
-        predicted=sim.gain(anchored.workload, anchored.hardware, recommended.asked),
+        predicted=predicted["recommended"],
         inside=inside,
         near=near,
-        gains=gains,
+        gains=len(predicted),
     )
 
 
@@ -111,22 +119,26 @@ def _floor(steps: dict[str, list[int]], medians: dict[str, float]) -> float:
     return max(twice, median(halves))
 
 
-def _gains(held: Record, steps: dict[str, list[int]]) -> tuple[int, int, int]:
+def _gains(workload: Workload, hardware: Hardware, asked: dict[str, Assignment | None]) -> dict[str, Gain]:
+    """``sim.gain`` of each, all over the same draws."""
+    problem = Problem(workload, hardware)
+    default, against = compared_with(problem)
+    paired = Paired(Draws(problem), default)
+    each = {name: as_the_job(workload, one) for name, one in asked.items() if one is not None}
+    return {name: judge_gain(paired, one, against=against) for name, one in each.items()}
+
+
+def _held(gains: dict[str, Gain], steps: dict[str, list[int]]) -> tuple[int, int]:
     """Of the gains of all candidates over the default, how many were measured where they were predicted."""
-    inside = near = count = 0
-    for candidate in held.candidates:
-        if candidate.name in (_DEFAULT, AGAIN):
-            continue
-        assert candidate.asked is not None
-        predicted = sim.gain(held.workload, held.hardware, candidate.asked)
+    inside = near = 0
+    for name, predicted in gains.items():
         assert predicted.low_ns is not None
         assert predicted.high_ns is not None
-        gain = median(steps[_DEFAULT]) - median(steps[candidate.name])
-        count += 1
+        gain = median(steps[_DEFAULT]) - median(steps[name])
         inside += predicted.low_ns <= gain <= predicted.high_ns
-        low, high = difference_interval(steps[_DEFAULT], steps[candidate.name])
+        low, high = difference_interval(steps[_DEFAULT], steps[name])
         near += low <= predicted.high_ns and predicted.low_ns <= high
-    return inside, near, count
+    return inside, near
 
 
 def cells(row: Row) -> list[str]:
