@@ -39,10 +39,7 @@ def step_of_ranks(lasted_ns: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 def median_interval(values: Sequence[int]) -> tuple[int, int]:
     """95 % bootstrap confidence interval of the median, in the unit of ``values``."""
-    if len(values) == 1:
-        return values[0], values[0]
-    picks = np.random.default_rng(0).choice(np.asarray(values), size=(_BOOTSTRAPS, len(values)))
-    return _between(np.median(picks, axis=1), _LEVEL)
+    return _between(_LEVEL, np.random.default_rng(0).choice(np.asarray(values), (_BOOTSTRAPS, len(values))))
 
 
 def difference_interval(ones: Sequence[int], others: Sequence[int], level: float = _LEVEL) -> tuple[int, int]:
@@ -53,10 +50,13 @@ def difference_interval(ones: Sequence[int], others: Sequence[int], level: float
     """
     rounds = min(len(ones), len(others))
     picks = np.random.default_rng(0).integers(rounds, size=(_BOOTSTRAPS, rounds))
-    one, other = np.asarray(ones[:rounds])[picks], np.asarray(others[:rounds])[picks]
-    return _between(np.median(one, axis=1) - np.median(other, axis=1), level)
+    return _between(level, np.asarray(ones[:rounds])[picks], np.asarray(others[:rounds])[picks])
 
 
-def _between(statistics: npt.NDArray[np.float64], level: float) -> tuple[int, int]:
-    low, high = np.quantile(statistics, ((1 - level) / 2, (1 + level) / 2))
+def _between(level: float, *drawn: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Of the medians of rows, less those of a second table; a sorted row tells its median soonest."""
+    last = drawn[0].shape[1] - 1
+    ends = (np.sort(one, axis=1)[:, [last // 2, (last + 1) // 2]] for one in drawn)
+    middle, *other = (both.mean(axis=1) for both in ends)
+    low, high = np.quantile(middle - sum(other), ((1 - level) / 2, (1 + level) / 2))
     return round(float(low)), round(float(high))

@@ -619,8 +619,7 @@ class _Times:
         """The times compared, with these factors."""
         workload, hardware = self.played
         timeline = simulate(workload, self.apply(hardware, logs), self.assignment, "analytic")
-        seen: Floats = np.array(self._compared(timeline), float)[self.is_seen]
-        return seen
+        return np.asarray(np.array(self._compared(timeline), float)[self.is_seen])
 
     def misses(self, logs: Floats) -> Floats:
         """How far off times are from the measured ones, and factors from what the parts say, in sigmas."""

@@ -84,9 +84,9 @@ def draw_machines(
         timed = zip(bare.all_reduce, factors[k].tolist(), strict=True)
         points = {one.num_bytes: round(one.duration_ns * by) for one, by in timed}
         curve = _curve(points)
-        points |= {size: round(service_ns(curve, size) * float(by[k])) for size, by in knots.items()}
+        guessed = {size: round(service_ns(curve, size) * float(by[k])) for size, by in knots.items()}
         changed = {name: values[k] for name, values in fields.items()} | readings[reading].get("set", {})
-        hardwares.append(replace(bare, all_reduce=_curve(points), **changed))
+        hardwares.append(replace(bare, all_reduce=_curve(points | guessed) if guessed else curve, **changed))
     return tuple(hardwares), shares
 
 

@@ -130,7 +130,7 @@ def test_what_tune_recommends_is_simulated_as_it_was(at: Path) -> None:
 
 
 def test_rows_of_a_sweep_are_csv_and_the_same_by_several_processes(tmp_path: Path) -> None:
-    what_ifs = ("--world-size", "2,8", "--precision", "recorded,bfloat16", "--bandwidth", "1,0.5")
+    what_ifs = ("--world-size", "2,8", "--precision", "recorded,bfloat16")
     words = ("sweep", cheap.W, "--hardware", cheap.H, "--caps", "4,8MiB,0.01GiB", *what_ifs, "--json")
     said = bucketsim(*words, "-o", tmp_path / "s.csv")
     rows = json.loads(said.out)["rows"]
