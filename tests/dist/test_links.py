@@ -15,6 +15,7 @@ from sim.errors import InputError
 from sim.formats.record_files import load_record
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
+from sim.units import MIB
 from sim.validator import calibrate
 from sim.validator.calibrate import with_local_costs
 from sim.validator.curves import cost, curve, rate, together
@@ -121,13 +122,15 @@ def test_the_link_of_gpus_is_measured_between_gpus(tmp_path: Path) -> None:
 def test_two_ranks_share_a_device_over_gloo(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the CPU every probe a few times; as often as a user has it: tests/dist/test_ranks.py."""
+    """On the CPU every probe a few times, briefly; as a user has it: tests/dist/test_ranks.py."""
     if device == "cpu":
         forks_ranks(monkeypatch)
         real = calibrate.calibrate
         few = lambda job, *on, **to: real(replace(job, copy_repeats=2), *on, **to)  # noqa: E731
         monkeypatch.setattr(calibrate, "calibrate", few)
-        monkeypatch.setitem(ranks.SETTINGS, "sim.validator.ranks.probes._SHARE_TURNS", 2)
+        less = {"SHARE_TURNS": 2, "SHARE_NS": 10 * MS, "SWEEP_BYTES": MIB, "MODEL_BYTES": 12 * [65536, 4096]}
+        for name, value in less.items():
+            monkeypatch.setitem(ranks.SETTINGS, f"sim.validator.ranks.probes._{name}", value)
     found = calibrated(tmp_path, "--device", device, "--backend", "gloo", "--largest", "1MiB")
     assert (found.provenance["device"], found.provenance["backend"]) == (device, "gloo")
     assert found.world_size == 2
