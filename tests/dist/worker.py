@@ -376,7 +376,7 @@ def compiled_names() -> None:
     """torch.compile, checkpointing and a module around it insert into names; the model is the same."""
     model = linears(6, 3)
     assignment = every_second(model)
-    sim.apply(torch.compile(model), assignment)
+    sim.apply(torch.compile(model, backend="eager"), assignment)
     sim.apply(nn.ModuleDict({"with_loss": linears(6, 3)}), assignment)
 
 
