@@ -66,7 +66,6 @@ class Diary:
     def __init__(self) -> None:
         self.marks: list[tuple[int, dict[str, Any]]] = []
         self.called: list[dict[str, Any]] = []
-        self._first = 1 + max((entry["record_id"] for entry in self._recorded()), default=-1)
         self.at("construction", iteration=0, micro_batch=0)
 
     def at(self, phase: str, gradient: int | None = None, **where: int) -> None:
@@ -104,22 +103,18 @@ class Diary:
         large as what is there afterwards."""
         if self.called:
             return self.called
-        entries = [entry for entry in self._recorded() if entry["record_id"] >= self._first]
-        if entries and entries[0]["record_id"] > self._first:
-            raise OverflowError("the flight recorder forgot some collectives: TORCH_FR_BUFFER_SIZE")
+        entries: list[dict[str, Any]] = json.loads(_dump_fr_trace_json()).get("entries", [])
+        entries.sort(key=lambda entry: entry["record_id"])
         times, events = [at for at, _ in self.marks], []
-        for entry in entries:
+        if entries and entries[0]["record_id"] and entries[0]["time_created_ns"] >= times[0]:
+            raise OverflowError("the flight recorder forgot some collectives: TORCH_FR_BUFFER_SIZE")
+        for entry in (one for one in entries if one["time_created_ns"] >= times[0]):
             kind = entry["profiling_name"].removeprefix("gloo:").removeprefix("sparse_")
             sizes = "output_sizes" if whole_gathers and kind == "all_gather" else "input_sizes"
             elements = sum(torch.Size(size).numel() for size in entry[sizes])
             at = bisect.bisect_right(times, entry["time_created_ns"]) - 1
             events.append(self._event(kind, elements, _DTYPES[entry["input_dtypes"][0]], at))
         return events
-
-    @staticmethod
-    def _recorded() -> list[dict[str, Any]]:
-        entries: list[dict[str, Any]] = json.loads(_dump_fr_trace_json()).get("entries", [])
-        return sorted(entries, key=lambda entry: entry["record_id"])
 
 
 class Run:
