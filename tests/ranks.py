@@ -26,8 +26,8 @@ from tests.effort import PATIENCE_S
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
-        *("torch.distributed", "torch.nn.parallel.distributed", "torch._dynamo"),
-        *("sim.cli.commands", "sim.cli.main", "sim.validator.launch"),
+        *("tests.ranks", "torch.distributed", "torch.nn.parallel.distributed", "torch._dynamo"),
+        *("sim.cli.commands", "sim.cli.main", "sim.validator.launch", "pydantic.dataclasses"),
         *("sim.validator.worker", "sim.autotuner.loop", "sim.recorder.live_recording"),
     ]
 )
@@ -47,44 +47,28 @@ def start(
     said: Path,
     environment: Mapping[str, str] | None = None,
     *,
+    out: Path = Path(os.devnull),
+    settings: Mapping[str, object] | None = None,
     fresh: bool = False,
 ) -> BaseProcess:
-    """``python -m worker ARGUMENTS`` with more in its environment; its stderr goes to ``said``.
+    """``python -m worker ARGUMENTS`` with more in its environment; its stdout goes to ``out``, its stderr to
+    ``said``.
 
+    ``settings`` are constants, by module and name, that it finds otherwise: how long it waits for others.
     ``fresh``: a process of its own from the start, which has that environment before it imports anything.
     """
     context = multiprocessing.get_context("spawn") if fresh else _SERVER
-    given = (worker, [*map(str, arguments)], said, dict(environment or {}), Path(os.devnull), SETTINGS)
+    constants = {**SETTINGS, **(settings or {})}
+    given = (worker, [*map(str, arguments)], said, dict(environment or {}), out, constants)
     rank = context.Process(target=_run, args=given)
-    with mock.patch.dict(os.environ, environment or {}) if fresh else nullcontext():
-        return _started(rank)
-
-
-def _started(process: BaseProcess) -> BaseProcess:
-    """The process, started. Streamlit's AppTest leaves the script of its page as ``__main__``, which each
-    child would run anew."""
+    # Streamlit's AppTest leaves the script of its page as ``__main__``, which each child would run anew.
     ours, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
-        process.start()
+        with mock.patch.dict(os.environ, environment or {}) if fresh else nullcontext():
+            rank.start()
     finally:
         sys.modules["__main__"] = ours
-    return process
-
-
-def command(
-    words: Sequence[object],
-    out: Path,
-    said: Path,
-    environment: Mapping[str, str] | None = None,
-    settings: Mapping[str, object] | None = None,
-) -> BaseProcess:
-    """``bucketsim WORDS`` as a process, with its stdout and stderr in files.
-
-    ``settings`` are constants, by module and name, that it finds otherwise: how long it waits for others.
-    """
-    given = (list(map(str, words)), said, dict(environment or {}), out, dict(settings or {}))
-    process = _SERVER.Process(target=_run, args=("sim", *given))
-    return _started(process)
+    return rank
 
 
 def run_together(

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.commands import Said, process
+from tests.effort import PATIENCE_S
+from tests.ranks import start
 
 pytestmark = pytest.mark.dist
 TRAIN = """
@@ -32,22 +34,27 @@ LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
 
 
-def tuned(folder: Path, script: str, *before: str) -> Said:
-    """The script, with what it would print behind its own folder and arguments."""
-    (folder / "train.py").write_text(script)
-    (folder / "beside.py").write_text("")
-    return process(*before, "-m", "sim.tuned", folder / "train.py", "--lr", 1, env=ENVIRONMENT)
-
-
 @pytest.mark.slow
 def test_a_script_that_nobody_edited_is_tuned_to_a_verdict(tmp_path: Path) -> None:
-    said = tuned(tmp_path, TRAIN, *LAUNCH)
+    (tmp_path / "train.py").write_text(TRAIN)
+    said = process(*LAUNCH, "-m", "sim.tuned", tmp_path / "train.py", "--lr", 1, env=ENVIRONMENT)
     assert said.code == 0, said.err
     plain = process(*LAUNCH, tmp_path / "train.py", env=ENVIRONMENT)
     (alone,) = {line for line in plain.out.splitlines() if line.startswith("left 0")}
     assert said.out.count(alone) == 2  # to the bit, on both ranks
     (verdict,) = (line for line in said.err.splitlines() if "autotune of Sequential" in line)
     assert "on 2 rank(s): kept: faster" in verdict or "on 2 rank(s): reverted: " in verdict, verdict
+
+
+def tuned(folder: Path, script: str) -> Said:
+    """The script, with what it would print behind its own folder and arguments; quickly started."""
+    out, err = folder / "out", folder / "err"
+    (folder / "train.py").write_text(script)
+    (folder / "beside.py").write_text("")
+    rank = start("sim.tuned", [folder / "train.py", "--lr", 1], err, out=out)
+    rank.join(PATIENCE_S)
+    assert rank.exitcode is not None, "it does not end"
+    return Said(code=rank.exitcode, out=out.read_text(), err=err.read_text())
 
 
 def test_one_rank_is_refused_by_name(tmp_path: Path) -> None:

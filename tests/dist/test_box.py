@@ -17,7 +17,7 @@ from tests.commands import Said, bucketsim
 from tests.dist.conftest import needs_box
 from tests.dist.starting import holding, kill, networks, wait_for
 from tests.effort import PATIENCE_S
-from tests.ranks import command
+from tests.ranks import start
 
 pytestmark = pytest.mark.dist
 
@@ -47,7 +47,7 @@ def in_box(*words: object, hosts: int = 2, rate: str = "500mbit") -> Said:
     """What ``bucketsim box … -- words`` says, run to its end."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
-        box = command(["box", hosts, "--rate", rate, "--", *words], out, err)
+        box = start("sim", ["box", hosts, "--rate", rate, "--", *words], err, out=out)
         code = ended(box)
         return Said(code=code, out=out.read_text(), err=err.read_text())
 
@@ -69,12 +69,12 @@ def running(script: str, folder: Path, grace_s: float = PATIENCE_S) -> Iterator[
     temporary = folder / "tmp"
     temporary.mkdir()
     (folder / "endless").touch()
-    box = command(
+    box = start(
+        "sim",
         ["box", 2, "--rate", "500mbit", "--", "sh", "-c", script, folder],
-        Path(os.devnull),
         folder / "said",
         {"DIR": str(folder), "TMPDIR": str(temporary)},
-        {"sim.validator.launch._POLITE_S": grace_s},
+        settings={"sim.validator.launch._POLITE_S": grace_s},
     )
     assert box.pid is not None
     try:
