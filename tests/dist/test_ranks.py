@@ -17,6 +17,7 @@ from sim.validator.calibrate import calibrate
 from sim.validator.jobs import CalibrationJob, Candidate, Carrier, sizes_to
 from sim.validator.launch import Place, run_ranks
 from sim.validator.replay import Collected, replay
+from tests import ranks
 from tests.commands import bucketsim
 from tests.dist.conftest import MS, needs_box
 from tests.dist.starting import FLAT, forks_ranks, order
@@ -56,6 +57,7 @@ def test_buckets_other_than_those_asked_for_fail_loudly(small_workload: Workload
 
 def test_a_rank_that_hangs_is_given_up(small_workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     forks_ranks(monkeypatch)
+    monkeypatch.setitem(ranks.SETTINGS, "sim.validator.ranks.probes._SWEEP_BYTES", MIB)
     # A probe goes on without a word.
     carrier = Carrier(emulated=FLAT)
     job = CalibrationJob(workload=small_workload, carrier=carrier, copy_repeats=10**6, quiet_s=4.0)

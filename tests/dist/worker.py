@@ -41,6 +41,7 @@ from sim.nouns.workload import Gradient, Workload
 from sim.recorder import live_recording
 from sim.validator.ranks.reducer import InjectedDataParallel, observed_buckets
 from tests.checked import check_each
+from tests.effort import tries
 from tests.this_torch import HERE, takes
 
 WORLD = 2
@@ -189,7 +190,7 @@ def random_assignments() -> None:
     """Partitions and orders, up to three dtypes or a sparse gradient, views, accumulation."""
     chance = random.Random(7)
     most = 0
-    for number in range(30):
+    for number in range(tries(30, 10)):
         width, count = chance.randint(2, 24), chance.randint(1, 6)
         if number % 10 == 9:
             torch.manual_seed(number)

@@ -119,7 +119,7 @@ def run(
         asked, answers = Path(folder) / "cases.json", Path(folder) / "answers"
         asked.write_text(json.dumps(cases))
         said = [Path(folder) / f"said.{rank}" for rank in range(world_size)]
-        common = {"WORLD_SIZE": f"{world_size}", "GLOO_SOCKET_IFNAME": "lo", "TORCH_FR_BUFFER_SIZE": "1000"}
+        common = {"WORLD_SIZE": f"{world_size}", "GLOO_SOCKET_IFNAME": "lo", "TORCH_FR_BUFFER_SIZE": "300"}
         if package == "megatron":
             common["TORCHDYNAMO_DISABLE"] = "1"  # it compiles functions that are not called
         ranks = [
