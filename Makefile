@@ -31,12 +31,14 @@ test test-all: export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes: each 
 
 # Three processes for two cores, since ranks and browsers wait much. A test that hangs ends its process after
 # 25 minutes, named and with its stack, instead of holding all up.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 \
+	-o faulthandler_timeout=1500 -o faulthandler_exit_on_timeout=true
+
 test: .venv/installed  ## Run the tests that a user needs to trust the checkout
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 \
-		-o faulthandler_timeout=1500 -o faulthandler_exit_on_timeout=true
+	$(PYTEST)
 
 test-all: .venv/installed  ## Run every test, the slow ones too
-	BUCKETSIM_TESTS=all $(BIN)/python -m pytest -m ''
+	BUCKETSIM_TESTS=all $(PYTEST) -m ''
 
 # Where a GPU is, torch for it is there: nothing is installed, and no more of tests' own packages is needed than pytest.
 test-gpu:  ## Run the tests that need a GPU, by PYTHON with torch, bucketsim's dependencies and pytest
