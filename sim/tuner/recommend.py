@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 from sim.costs.doubts import doubts_about_step, notes_of
 from sim.metrics.bottleneck import critical_path
@@ -10,6 +11,7 @@ from sim.nouns.assignment import Assignment, bucket_bytes, made_for
 from sim.nouns.hardware import Hardware
 from sim.nouns.recommendation import Family, Gain, Recommendation
 from sim.nouns.workload import Workload
+from sim.systems.cut import NO_LIMIT
 from sim.systems.ddp_assignment import as_the_job, initial_buckets, own_buckets, rebuilt_buckets
 from sim.systems.registry import assign
 from sim.systems.simulate import simulate
@@ -164,14 +166,13 @@ def compared_with(problem: Problem) -> tuple[Assignment, str]:
     if (own := own_buckets(problem.job)) is None:
         return problem.default, DEFAULT_WORDS
     gradients, buckets = problem.workload.gradients, own.bucket_indices
-    # Caps up to this close a bucket early; of those above it all up to some one make these, if any does.
+    # The cap that made these closed none early, and all but one at most of each run, left open to the end.
     early = max(sum(gradients[index].num_bytes for index in bucket[:-1]) for bucket in buckets)
-    for usual in (*ROUNDEST_MB, CAPS_MB):
-        least = min((cap for cap in usual if cap_bytes(cap) > early), default=None)
-        made = assign(problem.workload, bucket_cap_mb=least)
-        if made.bucket_indices == buckets:
-            return as_the_job(problem.job, made), IN_USE
-    return as_assignment(problem, buckets), IN_USE
+    late = min(sorted(bucket_bytes(problem.workload, buckets))[problem.run.max() + 1 :], default=NO_LIMIT)
+    caps = (cap for cap in chain(*ROUNDEST_MB, CAPS_MB) if early < cap_bytes(cap) <= late)
+    made = (assign(problem.workload, bucket_cap_mb=cap) for cap in caps)
+    alike = (as_the_job(problem.job, one) for one in made if one.bucket_indices == buckets)
+    return next(alike, None) or as_assignment(problem, buckets), IN_USE
 
 
 def best(

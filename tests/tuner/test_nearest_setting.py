@@ -17,6 +17,7 @@ from sim.nouns.workload import AsRun, Workload
 from sim.systems.simulate import simulated_step_ns
 from sim.tuner.frameworks import FRAMEWORKS
 from sim.tuner.others import best_of, megatron_settings
+from sim.tuner.recommend import CAP
 from sim.units import MIB, format_ms
 from tests.commands import bucketsim
 from tests.effort import tries
@@ -106,8 +107,7 @@ def test_another_system_and_another_framework_are_refused() -> None:
 def test_what_tune_says_to_set_is_set(tmp_path: Path) -> None:
     workload, hardware = sim.load_workload(GPT), sim.load_hardware(WIRE)
     answer = sim.tune(workload, hardware)
-    cap = answer.setting.cap_mb
-    assert cap is not None
+    assert (cap := answer.setting.cap_mb) is not None
     lines = {}
     for framework in FRAMEWORKS:
         made = sim.nearest_setting(workload, hardware, answer.assignment, framework, setting=answer.setting)
@@ -129,15 +129,15 @@ def test_what_tune_says_to_set_is_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("views", [{}, {"gradient_as_bucket_view": True}], ids=str)
-@pytest.mark.parametrize("own", [{"bucket_cap_mb": 4}, {"bucket_cap_mb_list": [2.0, 6.0, 16.0]}], ids=str)
+@pytest.mark.parametrize("own", [{CAP: 4}, {CAP: 25}, {"bucket_cap_mb_list": [2.25, 6.75]}], ids=str)
 def test_where_nothing_is_gained_the_job_keeps_its_own(own: Any, views: dict[str, Any]) -> None:
     """By the cap that was typed; a switch that cannot be set is in none of the times that are told."""
-    workload, free = JOBS["even"][0], wired({0: 1, 99 * MIB: 2})
+    workload, free = job(*[0.75] * 12)[0], wired({0: 1, 99 * MIB: 2})
     used = sim.assign(workload, **own).bucket_indices
     recorded = replace(workload, job=AsRun(switches=views, bucket_indices=used))
     answer = sim.tune(recorded, free)
     asked, best = answer.assignment, replace(answer.setting, pick="recommended")  # which has no cap
-    for framework in FRAMEWORKS if "bucket_cap_mb" in own else ("lightning", "ray", "mmengine"):
+    for framework in FRAMEWORKS if own == {CAP: 4} else ("lightning", "ray", "mmengine"):
         made = sim.nearest_setting(recorded, free, asked, framework, setting=answer.setting)
         assert made.assignment.bucket_indices == used
         assert made.lines.count(format_ms(made.step_ns)) >= 2
