@@ -33,14 +33,13 @@ _DEVICE = (
     "Where tensors lie and backward runs. Default: as the workload says that the job does; where nothing "
     "says it, on GPUs where there are enough."
 )
+_BACKEND = "Default: the one that the workload was recorded over; else gloo on cpu, nccl on cuda."
 Ranks = Annotated[int, shared(_RANKS)]
 Box = Annotated[int | None, shared(_BOX)]
 Rate = Annotated[Sequence[int] | None, shared(_RATE, kind=options.RATES)]
 Prepare = Annotated[bool, shared(_PREPARE, "--prepare", panel=options.WHERE)]
 Device = Annotated[str | None, shared(_DEVICE, kind=choice("cpu", "cuda"), panel=options.WHERE)]
-Backend = Annotated[
-    Any, shared("Default: gloo on cpu, nccl on cuda.", kind=choice("gloo", "nccl"), panel=options.WHERE)
-]
+Backend = Annotated[Any, shared(_BACKEND, kind=choice("gloo", "nccl"), panel=options.WHERE)]
 
 
 def place_of(ranks: int, box: int | None, rate: Sequence[int] | None) -> "Place":
@@ -98,6 +97,17 @@ def choose_device(
     if why:
         note(f"device: {device}: {why}")
     return device
+
+
+def carrier_of(device: Any, backend: Any, job: Workload | None, emulated: Hardware | None = None) -> Any:
+    """What sums up tensors on ``device``: as asked, else as the ``job`` had it there; said if not obvious."""
+    from sim.validator.jobs import Carrier
+
+    trains_here = job is not None and emulated is None and device == device_of_job(job) == "cuda"
+    if backend is None and job is not None and trains_here and job.provenance.get("backend") == "gloo":
+        backend = "gloo"
+        note("backend: gloo: as the job was recorded")
+    return Carrier(device=device, backend=backend, emulated=emulated)
 
 
 def to_gather(job_file: Path, *words: object) -> Answer:
@@ -243,7 +253,7 @@ def calibrate(
     """Measure what a link carries: how long collectives of each size take, between GPUs where they are."""
     from sim.validator.calibrate import calibrate as measure
     from sim.validator.calibrate import prepare_calibration
-    from sim.validator.jobs import CalibrationJob, Carrier, sizes_to
+    from sim.validator.jobs import CalibrationJob, sizes_to
 
     if box is not None and device not in (None, "cpu"):
         raise typer.BadParameter("--box: its wires carry the CPU's tensors; leave out --device")
@@ -257,17 +267,12 @@ def calibrate(
         largest = 256 << 20 if sent is None else max(4096, 1 << (sent.total_bytes - 1).bit_length())
     job_on = None if sent is None else device_of_job(sent)
     chosen = choose_device(device, job_on, place.world_size, elsewhere=prepare, only_cpu=box is not None)
-    if mode == "model" and chosen == "cuda":
-        raise typer.BadParameter(
-            "--mode: model is not legal on GPUs: by how much collectives and kernels slow each other down "
-            "depends on the job's kernels; record the job (sim.record): its step tells; or give --device cpu"
-        )
     job = CalibrationJob(
         sizes=sizes_to(largest),
         rounds=rounds,
         budget_s=budget,
         computes=mode == "model",
-        carrier=Carrier(device=chosen, backend=backend),
+        carrier=carrier_of(chosen, backend, sent),
     )
     if prepare:
         return to_gather(prepare_calibration(job, output, ranks), "-o", "wire.json")

@@ -11,7 +11,7 @@ import typer
 import sim
 from sim.cli import measuring, options, printing
 from sim.cli.judging import judge
-from sim.cli.measuring import choose_device, place_of, to_gather
+from sim.cli.measuring import carrier_of, choose_device, place_of, to_gather
 from sim.cli.options import argument, as_dict, choice, directory_option, option, shared
 from sim.cli.predicting import tell_held
 from sim.cli.printing import Answer, line, note, progress, say, suggest, table, wants_json
@@ -93,7 +93,7 @@ def validate(
         gloo = box is not None or backend == "gloo"
         many = place.world_size
         device = choose_device(device, job_on or "cpu", many, elsewhere=prepare, only_cpu=gloo)
-    carrier = _carrier(device, backend, link, hardware)
+    carrier = carrier_of(device, backend, workload, hardware if link == "emulated" else None)
     assignments = _assignments(assignment_file or [], workload, hardware.world_size)
     apart = parts or model is None
     expected, there, is_held = _held(workload_file, workload, hardware, apart, carrier)
@@ -146,12 +146,6 @@ def _place(
             f"srun starts them"
         )
     return place
-
-
-def _carrier(device: Any, backend: Any, link: str, hardware: Hardware | None) -> "Carrier":
-    from sim.validator.jobs import Carrier
-
-    return Carrier(device=device, backend=backend, emulated=hardware if link == "emulated" else None)
 
 
 def _held(
@@ -259,7 +253,7 @@ def ab(
     place = _place(ranks, box, rate, link, hardware)
     job_on = None if workload is None else device_of_job(workload)
     device = choose_device(device, job_on, None, elsewhere=prepare, only_cpu=box is not None)
-    carrier = _carrier(device, backend, link, hardware)
+    carrier = carrier_of(device, backend, workload, hardware if link == "emulated" else None)
     files = [] if assignment_file is None else [assignment_file]
     many = place.world_size if hardware is None else hardware.world_size  # of an emulated link, too
     (given,) = _assignments(files, workload, many).values() or (None,)

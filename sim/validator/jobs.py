@@ -182,6 +182,12 @@ class CalibrationJob(Checked):
     quiet_s: float | None = None
     task: Literal["calibrate"] = "calibrate"
 
+    def __post_init__(self) -> None:
+        check(self)
+        if self.computes and self.carrier.device != "cpu":
+            why = "how much kernels and collectives slow each other down depends on the job's kernels"
+            raise InputError(f"mode: model is not legal on GPUs: {why}; record the job, or take the CPU")
+
     @property
     def pair_sizes(self) -> list[int]:
         """Those of two at once, bytes."""

@@ -36,7 +36,7 @@ def files(recorded: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """The working directory: workloads recorded on each device, a link, an assignment made for 16 ranks."""
     on_gpu = replace(
         recorded,
-        provenance={**recorded.provenance, "device": "cuda:3"},
+        provenance={**recorded.provenance, "device": "cuda:3", "backend": "gloo"},
         gradients=tuple(replace(one, device="cuda:3") for one in recorded.gradients),
     )
     best = sim.assign(recorded, bucket_cap_mb=0.005)
@@ -145,8 +145,8 @@ def test_where_nothing_is_known_a_model_runs_on_the_gpu_there_is(
 @pytest.mark.parametrize(
     ("command", "here", "device"),
     [
-        ("ab", 0, "cpu"),  # prepared where no GPU is, without a workload: the CPU is taken, and said
-        ("ab --device cuda", 0, "cuda"),
+        (f"{AB} --assignment best.json", 0, "cpu"),  # without a GPU or a workload: the CPU, and it is said
+        (f"{AB} --assignment best.json --device cuda", 0, "cuda"),
         ("calibrate", 8, "cuda"),
         ("calibrate", 0, "cpu"),
         ("calibrate --workload gpu.json", 0, "cuda"),  # its device, on whichever machine it is prepared
@@ -158,10 +158,10 @@ def test_a_job_for_other_hosts_says_its_device_and_asks_for_their_gpus(
     command: str, here: int, device: str, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(here, monkeypatch)
-    words = command.replace("ab", f"{AB} --assignment best.json", 1) if command[:2] == "ab" else command
-    said = bucketsim(*words.split(), "--ranks", "16", "--prepare", "-o", "job")
+    said = bucketsim(*command.split(), "--ranks", "16", "--prepare", "-o", "job")
     assert said.code == 0, said.err
-    assert read_job(files / "job" / "job.json")[0].carrier.device == device
+    carrier = read_job(files / "job" / "job.json")[0].carrier
+    assert (carrier.device, carrier.backend) == (device, "gloo" if "gpu" in command else None)
     assert ("device: " in said.err) == ("--device" not in command)
     assert ("--gpus-per-node" in said.out) == (device == "cuda")
 

@@ -330,7 +330,7 @@ def test_another_number_of_ranks_than_prepared_is_told_by_gather(tmp_path: Path)
         ("calibrate --prepare -o job", 1, "holds a job already"),
         ("calibrate --prepare --ranks 1 -o new", 1, "ranks: 1 is not legal"),
         ("calibrate --prepare -o new --box 2 --rate 1gbit", 2, "--prepare"),
-        ("calibrate --prepare -o new --device cuda --mode model", 2, "--mode: model is not legal on GPUs"),
+        ("calibrate --prepare -o new --device cuda --mode model", 1, "mode: model is not legal on GPUs"),
         ("gather .", 1, "no job.json in it"),
         ("gather job", 2, "--output"),
         ("gather job -o wire.json --max-error 3", 2, "--max-error"),
