@@ -380,8 +380,7 @@ class Draws:
         sent, ends = self.services(lay_out(tables, bucket_of, problem.copies)), []
         for number, (machine, copies) in enumerate(self._played_on):
             some, layout = slice(number * each, (number + 1) * each), lay_out(tables, bucket_of, copies)
-            work, tails = self.works[some], self.tails[some]
-            ends.append(play_steps(machine, work, copies.into, tails, layout, sent[some]))
+            ends.append(play_steps(machine, self.works[some], self.tails[some], layout, sent[some]))
         steps: Floats = problem.times * np.concatenate(ends) + self.paces * rest_ns
         return steps.reshape(self.machines, self.iterations)
 

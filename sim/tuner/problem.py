@@ -97,17 +97,17 @@ class Layout(NamedTuple):
     that of an earlier bucket (A3.5), bytes on the wire, whether it is sent, ns of its passes, and ns to copy
     it back.
 
-    ``fills``: by place, ns to copy the bucket in that it completes. Where unused parameters are searched for,
-    the last of ``wires`` is the map of the used ones (A3.9); ``mapped`` is the first bucket with an unused
-    one, from which on copies back wait for the map (A3.10).
+    ``copies_in``: by place, ns of its hook and copy in, and of the bucket that it completes. Where unused
+    parameters are searched for, the last of ``wires`` is the map of the used ones (A3.9); ``mapped`` is the
+    first bucket with an unused one, from which on copies back wait for the map (A3.10).
     """
 
     stops: Ints
     wires: Ints
     is_sent: Flags
     passes: Ints
+    copies_in: Ints
     copies_back: Ints
-    fills: Ints
     mapped: int
 
 
@@ -200,8 +200,7 @@ class Problem:
         self.ready_ns = _ints("ready_ns", [*times[:1] * len(unused), *times], MOST_NS)
         self.wire, self.work = np.array(wire, dtype=np.int64), np.diff(self.ready_ns, prepend=0)
         self.tail = self.workload.backward_ns - times[-1]
-        bytes_copied = tuple(map(ddp.copied_bytes, gradients))
-        self.copied = bytes_copied, bytes_copied
+        self.copied = (tuple(map(ddp.copied_bytes, gradients)),) * 2
         self.passes = np.zeros((3, len(self)), np.int64)
         self.sends = ~self.unused | (not self.switches.skip_all_reduce_unused_params)
         if job.switches:
@@ -251,8 +250,7 @@ class Problem:
         self.copied = tuple(copied_in.tolist()), tuple(copied_back)
         sent = [[program.collectives[one] for one in each] for each in program.carriers]
         self.wire = np.array([sum(one.num_bytes for one in each) for each in sent], dtype=np.int64)
-        after = [sum(one.settle_ns for one in each) for each in sent]
-        self.passes = np.array([*passes, after], dtype=np.int64)
+        self.passes = np.array([*passes, [sum(one.settle_ns for one in each) for each in sent]], np.int64)
         self.sends &= list(map(bool, sent))
 
     def __len__(self) -> int:
@@ -414,7 +412,7 @@ def lay_out(tables: Tables, bucket_of: Ints, copies: Copies) -> Layout:
     stops, back, mapped = np.zeros(count, np.int64), np.zeros(count, np.int64), count
     wires = np.zeros(count + 1 if tables.map_bytes else count, np.int64)
     is_sent, passed = np.zeros(count, np.bool_), count if tables.has_passes else 0
-    passes, fills = np.zeros((3, passed), np.int64), np.zeros(bucket_of.size if passed else 0, np.int64)
+    passes, into = np.zeros((3, passed), np.int64), copies.into.copy()
     for place in range(bucket_of.size):
         bucket = bucket_of[place]
         stops[bucket] = place
@@ -430,23 +428,21 @@ def lay_out(tables: Tables, bucket_of: Ints, copies: Copies) -> Layout:
         for number in range(3):
             ns, for_bytes = copies.a_byte[number]
             passes[number, bucket] = add_share(0, passes[number, bucket], ns, for_bytes)
-        fills[stops[bucket]] = passes[0, bucket]
+        into[stops[bucket]] += passes[0, bucket]
     for bucket in range(1, count):
         stops[bucket] = max(stops[bucket], stops[bucket - 1])
     if tables.map_bytes:
         wires[count] = tables.map_bytes
-    return Layout(stops, wires, is_sent, passes, back, fills, mapped)
+    return Layout(stops, wires, is_sent, passes, into, back, mapped)
 
 
 @compiled
-def play_steps(
-    machine: Machine, works: Ints, copy_in: Ints, tails: Ints, layout: Layout, services: Ints
-) -> Ints:
+def play_steps(machine: Machine, works: Ints, tails: Ints, layout: Layout, services: Ints) -> Ints:
     """``sync_end_ns`` of DDP's step under each of some draws.
 
     Args:
         machine: see ``program.Machine``.
-        works: [draws, places] ns of backward before each place; ``copy_in``: ns of its copy.
+        works: [draws, places] ns of backward before each place.
         tails: ns of backward after the last place, of each draw.
         layout: the buckets; the last waits for the last place.
         services: [draws, messages] ns of each of ``layout.wires`` alone.
@@ -455,8 +451,8 @@ def play_steps(
     ends = np.empty(tails.size, np.int64)
     # The lane, item by item where collectives stretch it, else as one item for each bucket.
     fine = machine.copying_in.lane != FULL_SPEED  # which what slows computing slows, too
-    passed = layout.fills.size > 0
-    most = 4 * count + 3 + (3 * copy_in.size if fine else count)
+    passed, copies_in = layout.passes.size > 0, layout.copies_in
+    most = 4 * count + 3 + (2 * copies_in.size if fine else count)
     none, paces, came = np.zeros(1, np.int64), np.ones(1), np.full(messages, -NEVER)
     collectives = np.zeros((messages, ROOT + 1), np.int64)
     for draw in range(tails.size):
@@ -466,12 +462,8 @@ def play_steps(
             while place <= stops[bucket]:
                 if fine:
                     item = _put(lane, item, BACKWARD, works[draw, place], 0)
-                    item = _put(lane, item, COPY_IN, copy_in[place], 0)
-                computing += works[draw, place] + copy_in[place]
-                if passed:
-                    computing += layout.fills[place]
-                    if fine:
-                        item = _put(lane, item, COPY_IN, layout.fills[place], 0)
+                    item = _put(lane, item, COPY_IN, copies_in[place], 0)
+                computing += works[draw, place] + copies_in[place]
                 place += 1
             if not fine:
                 item = _put(lane, item, BACKWARD, computing, 0)
@@ -515,7 +507,7 @@ def play_buckets(tables: Tables, bucket_of: Ints) -> int:
     layout = lay_out(tables, bucket_of, tables.copies)
     sent = services(tables.curve_bytes, tables.curve_ns, layout.wires).reshape((1, -1))
     work, tails = tables.work.reshape((1, -1)), np.full(1, tables.tail)
-    return int(play_steps(tables.machine, work, tables.copies.into, tails, layout, sent)[0])
+    return int(play_steps(tables.machine, work, tails, layout, sent)[0])
 
 
 @compiled
