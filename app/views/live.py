@@ -39,8 +39,8 @@ _NO_STEPS = (
 _READ_S = 1.0  # of one refresh: a long file is caught up with over several
 _QUIET_S, _QUIET_STEPS = 30.0, 10  # without a new step; longer where steps themselves are long
 _HOW_TO_GAIN = (
-    "For what other buckets would gain on this machine, measure its link: over gloo by "
-    "`bucketsim calibrate --ranks {0}`, over NCCL by nccl-tests and `bucketsim import auto`."
+    "For what other buckets would gain on this machine, measure its link: by `bucketsim calibrate --ranks "
+    "{0}` (over gloo on GPUs with `--backend gloo`), or NCCL's by nccl-tests and `bucketsim import auto`."
 )
 _UNSEEN = (
     "Median of measured over predicted, minus 1, over all steps after the calibration window that ran with "

@@ -445,7 +445,7 @@ def own_step(workload: Workload, hardware: Hardware, measured: Measurement) -> O
     doubts: list[Any] = [("contained", "")] if is_contained else []
     for one in factors if fits else ():
         if one.name in _SLOWED and one.high > _LOOSE * max(1.0, one.low):
-            is_its = is_apart and one is factors[-1]
+            is_its = is_apart and one.name == "compute_slowdown"
             doubts.append(("wide in its times" if is_its else "wide", one.name))
     # What is nobody's time goes to the end of the step, once however many micro-batches it has; what the
     # parts have too much goes from each forward.

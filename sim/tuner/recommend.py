@@ -213,6 +213,8 @@ def _tell_proof(problem: Problem, optimum: Optimum) -> str:
     words += over_merges(problem.workload)
     if not optimum.is_proved and optimum.at_least_ns:
         words += f"; at most {format_percent(end / optimum.at_least_ns - 1, 2)} above the optimum"
+    if problem.times > 1:  # the first adds to no gradients, and may copy others in (A3.4, A3.12)
+        words += ", each micro-batch taken to go as the last one does"
     if problem.machine.small_bytes:  # ``Problem.for_search``
         words += ", small messages taken to share the wire as others do"
     return words

@@ -22,7 +22,7 @@ MOST_PLAYED = 1 << 21  # draws times gradients, of all caps that are played
 ROUNDEST_MB = ((25, 1, 4, 10, 100), (2, 5, 8, 16, 20, 32, 50, 64, 128, 200, 256, 512, 1024, 0.5, 0.25))
 
 _MOST_STRETCHES = 4
-_BYTE_MB = 2.0**-20
+_BYTE_MB, _LEAST_MB = 2.0**-20, 0.01  # nobody sets less than the latter
 _TOUCHES = 1.005  # the same number, told to three digits
 
 
@@ -74,7 +74,8 @@ def _stretches_words(stretches_mb: Sequence[tuple[float, float]]) -> str:
     """Stretches of caps in words, those between which nobody sets a cap as one; of many the widest, by how
     many times its first cap the last is."""
     merged: list[tuple[float, float]] = []
-    for low, high in stretches_mb:
+    for first, high in stretches_mb:
+        low = first and max(first, min(_LEAST_MB, high))
         touches = merged and low <= merged[-1][1] * _TOUCHES
         merged.append((merged.pop()[0] if touches else low, high))
     widest = sorted(merged, key=lambda ends: (ends[0] + _BYTE_MB) / (ends[1] + _BYTE_MB))
