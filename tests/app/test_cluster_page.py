@@ -14,6 +14,16 @@ from sim.units import format_ms
 from tests.app.conftest import cards, charts, is_clean, make_workload, open_page, said, upload
 
 
+@pytest.fixture(scope="module")
+def traces(unmeasured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of each workload four gradients: buckets are searched for on each size of each cluster."""
+    few = shutil.copytree(unmeasured, tmp_path_factory.mktemp("few") / "traces")
+    for file in (few / "workloads").glob("*.json"):
+        workload = sim.load_workload(file)
+        file.write_text(sim.to_text(replace(workload, gradients=workload.gradients[:4])))
+    return few
+
+
 @pytest.fixture
 def page(traces: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     return open_page(monkeypatch, "cluster", traces, most_hosts="2")
