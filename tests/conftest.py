@@ -66,8 +66,6 @@ def _kernels_compiled_once() -> Iterator[None]:
         yield
 
 
-# The executors that sweeps are spread over.
-
 EXECUTORS = ("threads", "processes", "dask")
 
 

@@ -293,19 +293,13 @@ def test_every_step_is_that_of_plain_ddp(tmp_path: Path) -> None:
     check(tmp_path, 2, 6, *quick, "tuned: find_unused, accumulated", "swaps")
 
 
-@pytest.mark.slow
-def test_a_whole_tuning_in_every_mode(tmp_path: Path) -> None:
-    check(tmp_path, 2, 1, *(f"tuned: {name}" for name in CASES))
+MANY = {"tuned": (1, [f"tuned: {name}" for name in CASES]), "switched": (1000 // len(CASES) + 40, [*CASES])}
 
 
 @pytest.mark.slow
-def test_a_thousand_switches_in_every_mode(tmp_path: Path) -> None:
-    check(tmp_path, 2, 1000 // len(CASES) + 40, *CASES)
-
-
-@pytest.mark.slow
-def test_a_thousand_swaps_leave_one_reducer_and_no_memory(tmp_path: Path) -> None:
-    check(tmp_path, 2, 1000, "swaps")
+@pytest.mark.parametrize(("steps", "cases"), [*MANY.values(), (1000, ["swaps"])], ids=[*MANY, "swapped"])
+def test_a_thousand_times_in_every_mode(steps: int, cases: list[str], tmp_path: Path) -> None:
+    check(tmp_path, 2, steps, *cases)
 
 
 @pytest.mark.slow

@@ -65,6 +65,7 @@ def test_a40_without_its_profile_is_refused_and_the_link_may_be_fixed_instead() 
     assert not beyond(cluster.errors(cluster.anchor(factor="curve").hardware))
 
 
+@pytest.mark.slow
 def test_rtx_is_predicted_but_for_what_is_shown_to_be_missing() -> None:
     """Many small buckets miss a cost of each collective. A second row tells it, and with one cost for all the
     missing row and the other caps come right.
@@ -142,6 +143,7 @@ def test_stated_ranges_hold_and_what_is_beyond_the_aim_is_explained() -> None:
     assert inside >= 0.9
 
 
+@pytest.mark.slow
 def test_what_the_page_says_of_scaling() -> None:
     """On DGX A100 no cap gains more than 0.6 % over the default; over 100 Gbit/s the best grows with hosts,
     and the page quotes why at the last.

@@ -54,7 +54,7 @@ if IS_WHOLE:  # switches that decide less
 
 
 class Recorded(NamedTuple):
-    """A recording, its import, a machine, and the switches that its prediction has to know."""
+    """A recording, its import, a machine, the switches its prediction has to know, and what tune says."""
 
     recording: Path
     workload_file: Path
@@ -63,10 +63,8 @@ class Recorded(NamedTuple):
     hardware: Hardware
     step: Measurement
     switches: dict[str, Any]
-
-    @property
-    def job(self) -> RecordedJob:
-        return held_to(self.workload, self.hardware, self.step)
+    job: RecordedJob
+    asked: Recommendation
 
     def page(self, hardware: Hardware) -> playing.Inputs:
         """What the dashboard asks about with this link."""
@@ -83,7 +81,9 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     bucketsim("import", "recording", str(job.folder), "-o", str(at / "imp"))
     workload, step = sim.load_workload(file), recorded_step(file)
     assert step is not None
-    return Recorded(job.folder, file, at / "hardware.json", workload, hardware, step, switches)
+    its = held_to(workload, hardware, step)
+    asked = sim.tune(its.workload, its.hardware)
+    return Recorded(job.folder, file, at / "hardware.json", workload, hardware, step, switches, its, asked)
 
 
 def laid_out(job: RecordedJob, buckets: Sequence[tuple[int, ...]]) -> Assignment:
@@ -110,7 +110,7 @@ def test_the_import_says_how_the_job_ran_and_a_given_switch_goes_before(recorded
 def test_all_ways_to_ask_give_one_answer(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     hardware, job = recorded.hardware, recorded.job
     assert job.own is not None
-    asked = sim.tune(job.workload, job.hardware)
+    asked = recorded.asked
     expected = told(asked)
     assert asked.gain.gain_ns == asked.baseline.step_ns - asked.report.step_ns
     gain = sim.gain(job.workload, job.hardware, as_the_job(job.workload, asked.assignment))
@@ -191,7 +191,7 @@ def test_commands_ask_about_the_job_as_it_ran(recorded: Recorded, tmp_path: Path
     job = recorded.job
     files = (str(recorded.workload_file), "--hardware", str(recorded.hardware_file))
     answer = json.loads(bucketsim("tune", *files, "--json").out)
-    asked = sim.tune(job.workload, job.hardware)
+    asked = recorded.asked
     assert answer["gain"]["gain_ns"] == asked.gain.gain_ns
     assert answer["setting"] == asdict(asked.setting)
     assert answer["assignment"]["bucket_indices"] == [*map(list, asked.assignment.bucket_indices)]
