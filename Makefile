@@ -30,12 +30,11 @@ run: .venv/runs  ## Tune a bundled recording, replay it on local ranks, open the
 test test-all: export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes: each would compile what it imports
 
 # Three processes for two cores, since ranks and browsers wait much. A test that hangs ends its process after
-# 25 minutes, named and with its stack, instead of holding all up.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 \
-	-o faulthandler_timeout=1500 -o faulthandler_exit_on_timeout=true
+# 25 minutes, named and with its stack, instead of holding all up; of slow ones some take as long.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3
 
 test: .venv/installed  ## Run the tests that a user needs to trust the checkout
-	$(PYTEST)
+	$(PYTEST) -o faulthandler_timeout=1500 -o faulthandler_exit_on_timeout=true
 
 test-all: .venv/installed  ## Run every test, the slow ones too
 	BUCKETSIM_TESTS=all $(PYTEST) -m ''

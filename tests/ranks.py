@@ -48,18 +48,15 @@ def start(
     environment: Mapping[str, str] | None = None,
     *,
     out: Path = Path(os.devnull),
-    settings: Mapping[str, object] | None = None,
     fresh: bool = False,
 ) -> BaseProcess:
     """``python -m worker ARGUMENTS`` with more in its environment; its stdout goes to ``out``, its stderr to
     ``said``.
 
-    ``settings`` are constants, by module and name, that it finds otherwise: how long it waits for others.
     ``fresh``: a process of its own from the start, which has that environment before it imports anything.
     """
     context = multiprocessing.get_context("spawn") if fresh else _SERVER
-    constants = {**SETTINGS, **(settings or {})}
-    given = (worker, [*map(str, arguments)], said, dict(environment or {}), out, constants)
+    given = (worker, [*map(str, arguments)], said, dict(environment or {}), out, SETTINGS)
     rank = context.Process(target=_run, args=given)
     # Streamlit's AppTest leaves the script of its page as ``__main__``, which each child would run anew.
     ours, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")

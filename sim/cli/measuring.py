@@ -21,6 +21,7 @@ from sim.nouns.workload import Workload
 from sim.units import format_ms, format_size, parse_size
 
 if TYPE_CHECKING:
+    from sim.validator.jobs import Carrier
     from sim.validator.launch import Place
 
 # Where ranks run, and on what: of calibrate, validate and ab.
@@ -99,12 +100,14 @@ def choose_device(
     return device
 
 
-def carrier_of(device: Any, backend: Any, job: Workload | None, emulated: Hardware | None = None) -> Any:
+def carrier_of(
+    device: Any, backend: Any, job: Workload | None, emulated: Hardware | None = None
+) -> "Carrier":
     """What sums up tensors on ``device``: as asked, else as the ``job`` had it there; said if not obvious."""
     from sim.validator.jobs import Carrier
 
-    trains_here = job is not None and emulated is None and device == device_of_job(job) == "cuda"
-    if backend is None and job is not None and trains_here and job.provenance.get("backend") == "gloo":
+    its = None if job is None or emulated else (device_of_job(job), job.provenance.get("backend"))
+    if backend is None and its == (device, "gloo") == ("cuda", "gloo"):
         backend = "gloo"
         note("backend: gloo: as the job was recorded")
     return Carrier(device=device, backend=backend, emulated=emulated)

@@ -1,6 +1,6 @@
 """The recommendation: the best assignment, its proof, what the knobs of DDP reach, and whether it matters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -154,11 +154,19 @@ def gain(
     Raises:
         InputError: an argument that is not legal. AssignmentError: it is of another workload.
     """
-    assignment.check_fits(workload)
+    return gains(workload, hardware, [assignment], seed=seed, draws=draws)[0]
+
+
+def gains(
+    workload: Workload, hardware: Hardware, assignments: Sequence[Assignment], *, seed: int, draws: int
+) -> tuple[Gain, ...]:
+    """``gain`` of each, over the same draws."""
+    for one in assignments:
+        one.check_fits(workload)
     problem = Problem(workload, hardware)
     default, against = compared_with(problem)
     paired = Paired(Draws(problem, draws, seed), default)
-    return judge_gain(paired, as_the_job(workload, assignment), against=against)
+    return tuple(judge_gain(paired, as_the_job(workload, one), against=against) for one in assignments)
 
 
 def compared_with(problem: Problem) -> tuple[Assignment, str]:

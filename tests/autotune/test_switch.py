@@ -293,11 +293,15 @@ def test_every_step_is_that_of_plain_ddp(tmp_path: Path) -> None:
     check(tmp_path, 2, 6, *quick, "tuned: find_unused, accumulated", "swaps")
 
 
-MANY = {"tuned": (1, [f"tuned: {name}" for name in CASES]), "switched": (1000 // len(CASES) + 40, [*CASES])}
+MANY = {
+    "tuned": (1, [f"tuned: {name}" for name in CASES]),
+    "switched": (1000 // len(CASES) + 40, [*CASES]),
+    "swapped": (1000, ["swaps"]),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "cases"), [*MANY.values(), (1000, ["swaps"])], ids=[*MANY, "swapped"])
+@pytest.mark.parametrize(("steps", "cases"), MANY.values(), ids=MANY)
 def test_a_thousand_times_in_every_mode(steps: int, cases: list[str], tmp_path: Path) -> None:
     check(tmp_path, 2, steps, *cases)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest import mock
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.commands import Said, bucketsim
 from tests.dist.conftest import needs_box
 from tests.dist.starting import holding, kill, networks, wait_for
 from tests.effort import PATIENCE_S
-from tests.ranks import start
+from tests.ranks import SETTINGS, start
 
 pytestmark = pytest.mark.dist
 
@@ -69,13 +70,9 @@ def running(script: str, folder: Path, grace_s: float = PATIENCE_S) -> Iterator[
     temporary = folder / "tmp"
     temporary.mkdir()
     (folder / "endless").touch()
-    box = start(
-        "sim",
-        ["box", 2, "--rate", "500mbit", "--", "sh", "-c", script, folder],
-        folder / "said",
-        {"DIR": str(folder), "TMPDIR": str(temporary)},
-        settings={"sim.validator.launch._POLITE_S": grace_s},
-    )
+    words = ["box", 2, "--rate", "500mbit", "--", "sh", "-c", script, folder]
+    with mock.patch.dict(SETTINGS, {"sim.validator.launch._POLITE_S": grace_s}):
+        box = start("sim", words, folder / "said", {"DIR": str(folder), "TMPDIR": str(temporary)})
     assert box.pid is not None
     try:
         wait_for(lambda: all((folder / str(rank)).exists() for rank in range(2)), "both ranks")

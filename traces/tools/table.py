@@ -8,17 +8,11 @@ from statistics import median
 
 import sim
 from sim.metrics.intervals import difference_interval, median_interval
-from sim.nouns.assignment import Assignment
-from sim.nouns.hardware import Hardware
 from sim.nouns.measurement import Record
 from sim.nouns.recommendation import Gain
-from sim.nouns.workload import Workload
-from sim.systems.ddp_assignment import as_the_job
 from sim.truth.scoring import Agreement
-from sim.tuner.draws import Draws
-from sim.tuner.gain import Paired, judge_gain
-from sim.tuner.problem import Problem
-from sim.tuner.recommend import compared_with
+from sim.tuner.draws import DRAWS
+from sim.tuner.recommend import gains
 from traces.tools.measure import AGAIN
 
 TRACES = Path(__file__).parents[2] / "traces" / "training"
@@ -76,8 +70,11 @@ def row_of(directory: Path) -> Row:
     steps = {one.name: [step.step_ns for step in one.iterations] for one in record.candidates}
     medians = {name: median(times) for name, times in steps.items()}
     best = min(medians, key=medians.__getitem__)
-    others = {one.name: one.asked for one in record.candidates if one.name not in (_DEFAULT, AGAIN)}
-    predicted = _gains(anchored.workload, anchored.hardware, others)
+    others = {
+        one.name: one.asked for one in record.candidates if one.asked and one.name not in (_DEFAULT, AGAIN)
+    }
+    told = gains(anchored.workload, anchored.hardware, [*others.values()], seed=0, draws=DRAWS)
+    predicted = dict(zip(others, told, strict=True))
     inside, near = _held(predicted, steps)
     low, _ = difference_interval(steps["recommended"], steps[best])
     return Row(
@@ -119,19 +116,10 @@ def _floor(steps: dict[str, list[int]], medians: dict[str, float]) -> float:
     return max(twice, median(halves))
 
 
-def _gains(workload: Workload, hardware: Hardware, asked: dict[str, Assignment | None]) -> dict[str, Gain]:
-    """``sim.gain`` of each, all over the same draws."""
-    problem = Problem(workload, hardware)
-    default, against = compared_with(problem)
-    paired = Paired(Draws(problem), default)
-    each = {name: as_the_job(workload, one) for name, one in asked.items() if one is not None}
-    return {name: judge_gain(paired, one, against=against) for name, one in each.items()}
-
-
-def _held(gains: dict[str, Gain], steps: dict[str, list[int]]) -> tuple[int, int]:
+def _held(each: dict[str, Gain], steps: dict[str, list[int]]) -> tuple[int, int]:
     """Of the gains of all candidates over the default, how many were measured where they were predicted."""
     inside = near = 0
-    for name, predicted in gains.items():
+    for name, predicted in each.items():
         assert predicted.low_ns is not None
         assert predicted.high_ns is not None
         gain = median(steps[_DEFAULT]) - median(steps[name])
