@@ -19,7 +19,7 @@ from sim.errors import NotModelledError
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, number_keys
 from sim.systems.ddp_assignment import rebuild_order
-from sim.tuner.problem import Problem, Tables, play_buckets
+from sim.tuner.problem import Problem, play_layouts
 from sim.units import MIB, cap_bytes
 
 WORK = 20_000_000  # tensors walked, in all layouts of one enumeration
@@ -97,7 +97,7 @@ def cap_curve(problem: Problem, caps_bytes: Sequence[int] | None = None) -> CapC
     for first in range(0, len(counts), _PLAYED_AT_ONCE):
         problem.tell("comparing caps")
         some = slice(first, first + _PLAYED_AT_ONCE)
-        score_caps(problem.tables, walk, lows[some], counts[some], ends[some])
+        ends[some] = play_layouts(problem.tables, cut_at(walk, lows[some], counts[some]))
     steps = problem.times * ends + problem.rest_ns
     return CapCurve(low_bytes=lows, high_bytes=highs, complete=complete, num_buckets=counts, steps_ns=steps)
 
@@ -159,19 +159,19 @@ def enumerate_intervals(walk: Walk, lows: Ints, highs: Ints) -> int:
 
 
 @compiled
-def score_caps(tables: Tables, walk: Walk, caps: Ints, counts: Ints, ends: Ints) -> None:
-    """Fill ``counts`` and ``ends``: of each of ``caps`` (bytes) the number of buckets and ``sync_end_ns``."""
+def cut_at(walk: Walk, caps: Ints, counts: Ints) -> Ints:
+    """The bucket of each place under each of ``caps`` (bytes), [caps, places]; fills ``counts`` (buckets)."""
     count = walk.sizes.size
     limits, bounds = np.empty(1, np.int64), np.empty(2, np.int64)
     opened, emitted = np.empty(PER_KEY * walk.num_keys, np.int64), np.empty(count, np.int64)
-    walked, bucket_of = np.empty(count, np.int64), np.empty(count, np.int64)
-    for row in range(caps.shape[0]):
+    walked, bucket_of = np.empty(count, np.int64), np.empty((caps.size, count), np.int64)
+    for row in range(caps.size):
         limits[0] = caps[row]
-        made = _cut(walk.sizes, walk.keys, limits, walked, bounds, emitted, opened)
+        made = counts[row] = _cut(walk.sizes, walk.keys, limits, walked, bounds, emitted, opened)
         for position in range(count):
             bucket = walked[position]
-            bucket_of[walk.places[position]] = made - 1 - bucket if walk.is_reversed else bucket
-        counts[row], ends[row] = made, play_buckets(tables, bucket_of)
+            bucket_of[row, walk.places[position]] = made - 1 - bucket if walk.is_reversed else bucket
+    return bucket_of
 
 
 def round_cap_mb(low_bytes: int, high_bytes: int) -> float:

@@ -20,7 +20,7 @@ from sim.clock.machine_code import compiled
 from sim.clock.play import NEVER
 from sim.clock.program import FULL_SPEED
 from sim.systems.cut import NO_LIMIT
-from sim.tuner.problem import Buckets, Problem, Tables, score, score_all, service
+from sim.tuner.problem import Buckets, Problem, Tables, number_buckets, play_layouts, service
 
 EXHAUSTIVE_PLACES = 15  # 32,768 partitions
 _PLACES_PLAYED = 2_000_000  # by a climb: evaluations x gradients
@@ -75,7 +75,7 @@ def find_optimum(
     if is_exact:
         proof = "exact search over all contiguous partitions"
     elif is_small:
-        ends = score_all(problem.tables, places)
+        ends = problem.score_all(places)
         tried, shortest = problem.run_ends.copy(), np.flatnonzero(ends == ends.min()).tolist()
         tried[places] = min(shortest, key=int.bit_count) >> np.arange(len(places)) & 1
         best = min(best, problem.buckets(tried), key=quality)
@@ -384,9 +384,13 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
     Returns:
         The score reached, and the evaluations made.
     """
+
+    def score() -> int:
+        return int(play_layouts(tables, number_buckets(tables.run, closes).reshape((1, -1)))[0])
+
     np.random.seed(seed)
     places = closes.size
-    best = score(tables, closes)
+    best = score()
     kept = closes.copy()
     spent, here, stuck = 1, best, 0
     while True:
@@ -397,7 +401,7 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
                 if tables.run_ends[place] or spent >= budget:
                     continue
                 closes[place] = not closes[place]
-                end = score(tables, closes)
+                end = score()
                 spent += 1
                 if end < here or (end == here and not closes[place]):
                     here, improved = end, True
@@ -412,7 +416,7 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
                     if there < 0 or there >= places or closes[there]:
                         continue
                     closes[there] = True
-                    end = score(tables, closes)
+                    end = score()
                     spent += 1
                     if end < here:
                         here, improved, moved = end, True, True
@@ -432,5 +436,5 @@ def climb(tables: Tables, closes: Flags, budget: int, seed: int) -> tuple[int, i
             place = np.random.randint(places)
             if not tables.run_ends[place]:
                 closes[place] = not closes[place]
-        here = score(tables, closes)
+        here = score()
         spent += 1

@@ -341,8 +341,14 @@ class Problem:
         key = tuple(map(tuple, buckets))
         end = self._known.get(key)
         if end is None:
-            end = self._known[key] = play_buckets(self.tables, self.bucket_of(key))
+            end = self._known[key] = int(play_layouts(self.tables, self.bucket_of(key)[None])[0])
         return end
+
+    def score_all(self, places: Ints) -> Ints:
+        """``sync_end_ns`` of each partition: bit b of its number says that a bucket ends at ``places[b]``."""
+        closes = np.repeat(self.run_ends[None], 1 << places.size, axis=0)
+        closes[:, places] = np.arange(len(closes))[:, None] >> np.arange(places.size) & 1
+        return play_layouts(self.tables, np.stack([number_buckets(self.run, row) for row in closes]))
 
     # ---- The job's own buckets.
 
@@ -502,12 +508,18 @@ def _put(lane: Ints, item: int, kind: int, duration: int, number: int) -> int:
 
 
 @compiled
-def play_buckets(tables: Tables, bucket_of: Ints) -> int:
-    """``sync_end_ns`` of the step as given with these buckets."""
-    layout = lay_out(tables, bucket_of, tables.copies)
-    sent = services(tables.curve_bytes, tables.curve_ns, layout.wires).reshape((1, -1))
+def play_layouts(tables: Tables, bucket_of: Ints) -> Ints:
+    """``sync_end_ns`` of the step as given, with the buckets of each row of ``bucket_of`` [layouts, places].
+
+    Kernels that call this hold the clock once more, which takes seconds to compile: few may.
+    """
+    ends = np.empty(bucket_of.shape[0], np.int64)
     work, tails = tables.work.reshape((1, -1)), np.full(1, tables.tail)
-    return int(play_steps(tables.machine, work, tails, layout, sent)[0])
+    for row in range(ends.size):
+        layout = lay_out(tables, bucket_of[row], tables.copies)
+        sent = services(tables.curve_bytes, tables.curve_ns, layout.wires).reshape((1, -1))
+        ends[row] = play_steps(tables.machine, work, tails, layout, sent)[0]
+    return ends
 
 
 @compiled
@@ -523,21 +535,3 @@ def number_buckets(run: Ints, closes: Flags) -> Ints:
             current[run[place]] = number
         bucket_of[place] = current[run[place]]
     return bucket_of
-
-
-@compiled
-def score(tables: Tables, closes: Flags) -> int:
-    """``play_buckets`` of the partition whose buckets end at ``closes``."""
-    return play_buckets(tables, number_buckets(tables.run, closes))
-
-
-@compiled
-def score_all(tables: Tables, places: Ints) -> Ints:
-    """``score`` of every partition: bit b of its number says that a bucket ends at ``places[b]``."""
-    ends = np.empty(1 << places.size, np.int64)
-    closes = tables.run_ends.copy()
-    for number in range(1 << places.size):
-        for bit in range(places.size):
-            closes[places[bit]] = number >> bit & 1
-        ends[number] = score(tables, closes)
-    return ends

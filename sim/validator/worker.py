@@ -34,7 +34,6 @@ from sim.validator.ranks.rank import Fault, Rank, Seat, Watch, find_seat, store_
 from sim.validator.ranks.step import gather, run_rounds, sharpen_sleep
 
 _TIMEOUT_S = 60.0
-_OTHERS_S = 8.0
 
 
 class _Terminated(Exception):
@@ -50,7 +49,6 @@ class _Life:
         self._name = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
         self._ending = threading.Lock()
         self._watch: Watch | None = None
-        self._keeps_store = False
 
     def run(self, path: Path) -> None:
         """Join the others, do the job, part from them."""
@@ -64,7 +62,6 @@ class _Life:
                 f"world size: {seat.world_size} ranks were started, but the job is for {world_size}"
             )
         store = store_of(seat, keeps=seat.keeps_store)
-        self._keeps_store = seat.keeps_store
         events = Path(self._started_here or self._folder / EVENTS)
         rank = Rank(job, seat.rank, seat.world_size, events, store)
         self._watch = Watch(rank, seat, self.end, is_watched=self._started_here is not None)
@@ -109,14 +106,14 @@ class _Life:
         if not self._ending.acquire(blocking=False):
             threading.Event().wait()  # another thread is about to end this process
         names = " and ".join(f"rank {rank}" for rank in fault.ranks) or f"rank {self._name} is left alone"
-        _say(f"{names}: {fault}")
+        sys.stderr.write(f"{names}: {fault}\n")
         path = Path(self._started_here or self._folder / FAILED.format(self._name))
         try:
             write_event(path, "failed", {"ranks": fault.ranks, "reason": str(fault), "at": time.time()})
         except OSError as error:
-            _say(f"the reason is not kept: {error}")
-        if self._keeps_store and not self._started_here:
-            time.sleep(_OTHERS_S)  # the store goes with this rank, and others may want to ask who is here
+            sys.stderr.write(f"the reason is not kept: {error}\n")
+        if self._watch and not self._started_here:
+            self._watch.leave()
         os._exit(1)
 
 
@@ -158,10 +155,6 @@ def _lost_touch(error: Exception) -> bool:
     return isinstance(error, _Terminated | dist.DistError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in words)
     )
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:

@@ -14,7 +14,6 @@ import sim
 from sim.nouns.assignment import Assignment
 from sim.nouns.hardware import Hardware
 from sim.nouns.workload import Workload
-from sim.tuner import problem as kernels
 from sim.tuner.problem import Problem
 from tests.handmade import handmade, wired
 from tests.oracle.stepper import copy, service
@@ -131,7 +130,7 @@ def is_contiguous(workload: Workload, buckets: Buckets) -> bool:
 def compiled_minimum(problem: Problem) -> int:
     """Least ``sync_end_ns`` over all contiguous partitions by the compiled step, which tries thousands in a
     moment."""
-    return int(kernels.score_all(problem.tables, np.flatnonzero(~problem.run_ends)).min())
+    return int(problem.score_all(np.flatnonzero(~problem.run_ends)).min())
 
 
 # Random cases.

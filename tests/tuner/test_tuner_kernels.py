@@ -57,11 +57,11 @@ def test_every_partition_takes_as_long_as_it_is_simulated(case: Case) -> None:
     """By which places end a bucket, and back."""
     problem = Problem(*case)
     places, seen = np.flatnonzero(~problem.run_ends), set()
-    for number, end in enumerate(kernels.score_all(problem.tables, places).tolist()):
+    for number, end in enumerate(problem.score_all(places).tolist()):
         closes = problem.run_ends.copy()
         closes[places] = [bool(number >> bit & 1) for bit in range(len(places))]
         buckets = problem.buckets(closes)
-        assert end == kernels.score(problem.tables, closes) == simulated(*case, buckets)
+        assert end == problem.sync_end_ns(buckets) == simulated(*case, buckets)
         again = problem.closes([list(bucket)[::-1] for bucket in buckets])
         assert again is not None
         assert (again == closes).all()
@@ -85,12 +85,12 @@ def test_climbing_is_never_worse_than_its_start(case: Case, random: Random, budg
     """Whatever the budget; what it returns is the score of where it stands."""
     problem = Problem(*case)
     closes = drawn_closes(problem, random, random.random())
-    before = kernels.score(problem.tables, closes)
+    before = problem.sync_end_ns(problem.buckets(closes))
     again = closes.copy()
     end, spent = climbing.climb(problem.tables, closes, budget, 1)
     assert end <= before
     assert 1 <= spent <= budget + 10  # the moves of one place
-    assert kernels.score(problem.tables, closes) == end
+    assert problem.sync_end_ns(problem.buckets(closes)) == end
     assert is_contiguous(case[0], problem.buckets(closes))
     assert climbing.climb(problem.tables, again, budget, 1) == (end, spent)
     assert (again == closes).all()
@@ -151,7 +151,7 @@ def test_a_problem_plays_and_bounds_the_step_under_its_switches(job: Job, random
         rest.add(step_ns - problem.times * problem.sync_end_ns(buckets))
     assert rest == {problem.rest_ns}
     for one in (problem, Problem(problem.job, job.hardware)):
-        least = int(kernels.score_all(one.tables, np.flatnonzero(~one.run_ends)).min())
+        least = int(one.score_all(np.flatnonzero(~one.run_ends)).min())
         found = climbing.exact_optimum(one, least + above)
         assert max(climbing.lower_bound_ns(one), found.at_least_ns if found else 0) <= least
         assert not (found and climbing.covers(one)) or one.sync_end_ns(found.buckets) == least

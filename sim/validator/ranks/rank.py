@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -25,9 +26,8 @@ _FIRST_PORT, _PORTS = 15_000, 15_000  # below the ports that Linux hands out by 
 _BRACKETS = re.compile(r"\[([^\],-]+)[^\]]*\]")
 _JOIN = timedelta(seconds=300)
 _ASKED_S = 5.0  # how long the store may take to answer who wants to know what is wrong
-_LOOK_S, _CALM_S = 1.0, 2.0
-_ANSWER_S = 6.0
-_QUIET_S = 120.0
+_LOOK_S, _CALM_S, _ANSWER_S, _QUIET_S = 1.0, 2.0, 6.0, 120.0
+_LEAVE = timedelta(seconds=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +253,13 @@ class Watch(threading.Thread):
                 return self._lost(error, f"no sign of life; {reason}; ")
             said = "; ".join(f"rank {rank} {place}" for rank, place in sorted(places.items()))
             return Fault(missing, f"{'no sign of life; ' if missing else ''}{reason}: {said}")
+
+    def leave(self) -> None:
+        """Say that this rank ends; the one that keeps the store stays while others may ask who is here."""
+        with suppress(DistError, TimeoutError):
+            self._ask(self._store.set, f"left/{self._rank.rank}", "")
+            if self._seat.keeps_store:
+                self._store.wait([f"left/{rank}" for rank in range(self._seat.world_size)], _LEAVE)
 
     def _answer(self) -> None:
         frame = sys._current_frames()[self._main]
