@@ -31,10 +31,13 @@ from tests.handmade import wired
 BATCH = torch.ones(2, 3)
 
 
-@pytest.fixture
-def one_rank(tmp_path: Path) -> Iterator[None]:
-    """A gloo process group of one rank; what uses it is dropped before it goes."""
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+@pytest.fixture(scope="module")
+def one_rank() -> Iterator[None]:
+    """A gloo process group of one rank; what uses it is dropped before it goes.
+
+    One for all tests: torch aborts where one of gloo's own threads is the last to let go of its group.
+    """
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     gc.collect()
     dist.destroy_process_group()
