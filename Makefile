@@ -21,6 +21,7 @@ help:  ## List the targets
 	DS_BUILD_OPS=0 $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt deepspeed
 	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt HolisticTraceAnalysis  # an oracle; asks for JupyterLab
 	$(BIN)/pip install --quiet --no-deps --constraint constraints.txt megatron-core  # an oracle; needs torch alone
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # or each process of tests would; templates are no Python
 	@touch $@
 
 run: .venv/runs  ## Tune a bundled recording, replay it on local ranks, open the dashboard
@@ -29,15 +30,16 @@ run: .venv/runs  ## Tune a bundled recording, replay it on local ranks, open the
 
 test test-all: export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes: each would compile what it imports
 
-# Three processes for two cores, since ranks and browsers wait much. A test that hangs ends its process after
-# 25 minutes, named and with its stack, instead of holding all up; of slow ones some take as long.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3
+# Slow tests wait much for ranks, so that three processes suit two cores. A test that hangs ends its process
+# after 25 minutes, named and with its stack, instead of holding all up; of slow ones some take as long. A process
+# that ends so is not replaced: xdist 3.8 then waits without end for the tests that were its own.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --max-worker-restart 0
 
 test: .venv/installed  ## Run the tests that a user needs to trust the checkout
-	$(PYTEST) -o faulthandler_timeout=1500 -o faulthandler_exit_on_timeout=true
+	$(PYTEST) --numprocesses 2 -o faulthandler_timeout=1500 -o faulthandler_exit_on_timeout=true
 
 test-all: .venv/installed  ## Run every test, the slow ones too
-	BUCKETSIM_TESTS=all $(PYTEST) -m ''
+	BUCKETSIM_TESTS=all $(PYTEST) --numprocesses 3 -m ''
 
 # Where a GPU is, torch for it is there: nothing is installed, and no more of tests' own packages is needed than pytest.
 test-gpu:  ## Run the tests that need a GPU, by PYTHON with torch, bucketsim's dependencies and pytest

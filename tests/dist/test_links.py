@@ -129,6 +129,7 @@ def test_two_ranks_share_a_device_over_gloo(
         few = lambda job, *on, **to: real(replace(job, copy_repeats=2), *on, **to)  # noqa: E731
         monkeypatch.setattr(calibrate, "calibrate", few)
         less = {"SHARE_TURNS": 2, "SHARE_NS": 10 * MS, "SWEEP_BYTES": MIB, "MODEL_BYTES": 12 * [65536, 4096]}
+        less["SPACING_NS"] = {"cpu": MS}
         for name, value in less.items():
             monkeypatch.setitem(ranks.SETTINGS, f"sim.validator.ranks.probes._{name}", value)
     found = calibrated(tmp_path, "--device", device, "--backend", "gloo", "--largest", "1MiB")
