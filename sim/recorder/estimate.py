@@ -8,7 +8,7 @@ gradient; the shares are scaled to the backward that is known.
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -268,7 +268,10 @@ class _OnCpu(TorchFunctionMode):
             args = (args[0], *(_cpu(value) for value in args[1:]))
         if func in _FLOAT32_ON_GPUS and torch.is_autocast_enabled("cpu"):
             args, given = tree_map_only(Tensor, _raised, (args, given))
-        return func(*args, **given)
+        small = [not isinstance(one, FakeTensor) and one.numel() < 1000 for one in _tensors((args, given))]
+        is_schedule = all(small) and (small or func is torch.linspace)  # of rates, which constructors read
+        with unset_fake_temporarily() if is_schedule else nullcontext():
+            return func(*args, **given)
 
 
 def _cpu(device: Any) -> Any:
@@ -324,12 +327,9 @@ class CountingMode(TorchDispatchMode, Clock):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run the operator and count it, or answer for a value that it reads."""
         given = dict(kwargs or {})
-        if func is aten._local_scalar_dense.default:
-            if not isinstance(args[0], FakeTensor):  # a real value, such as a model's own constant
-                with unset_fake_temporarily():
-                    return func(*args)
-            if args[0].is_floating_point():
-                return 1.0
+        is_read = func is aten._local_scalar_dense.default and isinstance(args[0], FakeTensor)
+        if is_read and args[0].is_floating_point():
+            return 1.0
         out = func(*args, **given)
         if func.namespace == "prim" or func.is_view or func.overloadpacket in _FREE:
             return out

@@ -169,13 +169,12 @@ class Model(nn.Module):
         self.factor: Any = 1.0
         if how == "truncated":
             nn.init.trunc_normal_(self.first.weight, std=0.02)
-        elif how == "item":
-            self.rates = [rate.item() for rate in torch.linspace(0, 0.1, 3)]
         elif how == "loop":
             while bool((self.first.weight.abs() > 0.03).any()):
                 nn.init.uniform_(self.first.weight, -0.03, 0.03)
-        elif how == "cuda":
-            self.rates = torch.linspace(0, 0.1, 3, device="cuda").tolist()
+        elif how == "a schedule":
+            rates = torch.linspace(0, 0.5, 3, device="cuda").split([2, 1])
+            assert [rate.item() for rate in rates[0]] + rates[1].tolist() == [0.0, 0.25, 0.5]
             self.cuda()
         elif how == "half on a GPU":
             self.to("cuda").half()
@@ -203,14 +202,14 @@ def factory(how: str) -> tuple[nn.Module, tuple[Tensor]]:
     return Model(how), (x.to("cuda", dtype=torch.half).to(0) if how == "half on a GPU" else x,)
 
 
-@pytest.mark.parametrize("how", ["nothing", "truncated", "a log", "half on a GPU"])
+@pytest.mark.parametrize("how", ["nothing", "truncated", "a schedule", "a log", "half on a GPU"])
 def test_a_model_is_made_and_walked_without_data(how: str) -> None:
     workload = estimate(FACTORY, arguments={"how": how}, backward_ns=10**7, gpu="a40")
     assert workload.order() == (3, 2, 1, 0)
     assert workload.gradients[0].dtype == ("float16" if how == "half on a GPU" else "float32")
 
 
-@pytest.mark.parametrize("how", ["item", "loop", "cuda", "constants", "a branch", "a size", "a fault"])
+@pytest.mark.parametrize("how", ["loop", "constants", "a branch", "a size", "a fault"])
 def test_what_needs_data_is_refused_with_its_line(how: str, capfd: pytest.CaptureFixture[str]) -> None:
     """In making the model, or in its step; what fails for another reason is not said to need data."""
     why = "it raised RuntimeError: Expected" if how == "a fault" else "it needs data, "

@@ -30,6 +30,7 @@ OF_TRANSFORMERS: dict[str, dict[str, Any]] = {
     "llama": {**TEXT, **NARROW, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32},
     "t5": {**TEXT, "num_layers": 2, "d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2},
     "vit": {"batch": 2, "image_size": 32, **NARROW},
+    "convnext": {"batch": 2, "image_size": 32, "depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 32]},
     "resnet": {"batch": 2, "depths": [1, 1, 1, 1], "embedding_size": 8, "hidden_sizes": [8, 16, 16, 32]},
 }
 SMALL: dict[str, tuple[Any, dict[str, Any]]] = {
