@@ -32,7 +32,7 @@ test test-all: export PYTHONDONTWRITEBYTECODE :=  # hundreds of processes: each 
 
 # Slow tests wait much for ranks, so that three processes suit two cores. A test that hangs ends its process
 # after 25 minutes, named and with its stack, instead of holding all up; of slow ones some take as long. A process
-# that ends so is not replaced: xdist 3.8 then waits without end for the tests that were its own.
+# that dies is not replaced: where xdist 3.8 replaced one, the run waited without end for tests that it had lost.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --max-worker-restart 0
 
 test: .venv/installed  ## Run the tests that a user needs to trust the checkout

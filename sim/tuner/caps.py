@@ -19,12 +19,11 @@ from sim.errors import NotModelledError
 from sim.nouns.ddp_switches import DEFAULT_BUCKET_CAP_BYTES
 from sim.systems.cut import NO_LIMIT, PER_KEY, cut, number_keys
 from sim.systems.ddp_assignment import rebuild_order
-from sim.tuner.problem import Problem, play_layouts
+from sim.tuner.problem import PLAYED_AT_ONCE, Problem, play_layouts
 from sim.units import MIB, cap_bytes
 
 WORK = 20_000_000  # tensors walked, in all layouts of one enumeration
 FEWEST = 400  # layouts, however many tensors there are
-_PLAYED_AT_ONCE = 256  # layouts: some milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,9 +93,9 @@ def cap_curve(problem: Problem, caps_bytes: Sequence[int] | None = None) -> CapC
             caps_bytes = sorted({0, *(cap_bytes(float(f"{cap:.1e}")) for cap in between), NO_LIMIT})
         lows = highs = np.array(caps_bytes, dtype=np.int64)
     counts, ends = np.empty((2, len(lows)), np.int64)
-    for first in range(0, len(counts), _PLAYED_AT_ONCE):
+    for first in range(0, len(counts), PLAYED_AT_ONCE):
         problem.tell("comparing caps")
-        some = slice(first, first + _PLAYED_AT_ONCE)
+        some = slice(first, first + PLAYED_AT_ONCE)
         ends[some] = play_layouts(problem.tables, cut_at(walk, lows[some], counts[some]))
     steps = problem.times * ends + problem.rest_ns
     return CapCurve(low_bytes=lows, high_bytes=highs, complete=complete, num_buckets=counts, steps_ns=steps)

@@ -60,6 +60,7 @@ from sim.systems.simulate import simulated_step_ns
 from sim.units import NS_PER_S, transfer_ns
 
 MOST_BYTES = 1 << 52
+PLAYED_AT_ONCE = 256  # layouts: some milliseconds
 
 Buckets = tuple[tuple[int, ...], ...]
 
@@ -346,9 +347,13 @@ class Problem:
 
     def score_all(self, places: Ints) -> Ints:
         """``sync_end_ns`` of each partition: bit b of its number says that a bucket ends at ``places[b]``."""
-        closes = np.repeat(self.run_ends[None], 1 << places.size, axis=0)
-        closes[:, places] = np.arange(len(closes))[:, None] >> np.arange(places.size) & 1
-        return play_layouts(self.tables, np.stack([number_buckets(self.run, row) for row in closes]))
+        numbers, ends = np.arange(1 << places.size), []
+        for some in np.split(numbers, range(PLAYED_AT_ONCE, numbers.size, PLAYED_AT_ONCE)):
+            closes = np.repeat(self.run_ends[None], some.size, axis=0)
+            closes[:, places] = some[:, None] >> np.arange(places.size) & 1
+            bucket_of = np.stack([number_buckets(self.run, row) for row in closes])
+            ends.append(play_layouts(self.tables, bucket_of))
+        return np.concatenate(ends)
 
     # ---- The job's own buckets.
 

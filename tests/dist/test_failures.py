@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -243,42 +244,41 @@ def test_who_failed_is_named(
         _watch(ranks, logs, stack.enter_context(open(path, "rb")), lambda event: None)
 
 
-def quiet(quiet_s: float) -> CalibrationJob:
-    return CalibrationJob(sizes=(4096,), budget_s=0.0, quiet_s=quiet_s)
-
-
 @pytest.mark.parametrize("absent", [(), (1,), (1, 2)])
 def test_who_does_not_answer_the_roll_is_named(
     absent: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 3 stands still for too long; the others answer while they wait, 2 has nothing to say of itself."""
-    for name, seconds in {"_LOOK_S": 0.05, "_CALM_S": 0.1, "_ANSWER_S": 1.0}.items():
+    for name, seconds in {"_LOOK_S": 0.05, "_CALM_S": 0.1, "_ANSWER_S": 1.0, "_LEAVE_S": 600}.items():
         monkeypatch.setattr(sys.modules[Watch.__module__], name, seconds)
     port = free_port()
     places = [Seat(k, 4, k, 4, "127.0.0.1", port, "environment") for k in range(4)]
-    served = store_of(places[0], keeps=True)
-    found: list[Fault] = []
-    ended = threading.Event()
+    _served = store_of(places[0], keeps=True)
+    found: Queue[Fault] = Queue()
 
     def end(fault: Fault) -> None:
-        found.append(fault)
-        ended.set()
+        found.put(fault)
         threading.Event().wait(2)
 
     watches = [
-        Watch(Rank(quiet(0.3 if one.rank == 3 else 60.0), one.rank, 4), one, end, is_watched=False)
-        for one in places
+        Watch(Rank(CalibrationJob(quiet_s=quiet_s), one.rank, 4), one, end, is_watched=False)
+        for one, quiet_s in zip(places, (60.0, 60.0, 60.0, 0.3), strict=True)
         if one.rank not in absent
     ]
     for watch in watches:
         watch.start()
-    assert ended.wait(PATIENCE_S)
+    fault = found.get(timeout=PATIENCE_S)
     for watch in watches:
         watch.is_over = True
-    assert found[0].ranks == list(absent)
-    assert ("no sign of life" in str(found[0])) == bool(absent)
-    assert "rank 3 in " in str(found[0])
-    del served
+    assert fault.ranks == list(absent)
+    assert ("no sign of life" in str(fault), "rank 3 in " in str(fault)) == (bool(absent), True)
+    keeper = threading.Thread(target=watches[0].leave, daemon=True)
+    keeper.start()
+    for watch in watches[1:]:
+        assert keeper.is_alive()
+        watch.leave()
+    keeper.join(0.2 if absent else PATIENCE_S)
+    assert keeper.is_alive() == bool(absent)
 
 
 def test_a_reason_is_left_for_who_started_the_rank_or_printed(

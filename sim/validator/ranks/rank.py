@@ -26,8 +26,7 @@ _FIRST_PORT, _PORTS = 15_000, 15_000  # below the ports that Linux hands out by 
 _BRACKETS = re.compile(r"\[([^\],-]+)[^\]]*\]")
 _JOIN = timedelta(seconds=300)
 _ASKED_S = 5.0  # how long the store may take to answer who wants to know what is wrong
-_LOOK_S, _CALM_S, _ANSWER_S, _QUIET_S = 1.0, 2.0, 6.0, 120.0
-_LEAVE = timedelta(seconds=8)
+_LOOK_S, _CALM_S, _ANSWER_S, _LEAVE_S, _QUIET_S = 1.0, 2.0, 6.0, 8.0, 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +257,10 @@ class Watch(threading.Thread):
         """Say that this rank ends; the one that keeps the store stays while others may ask who is here."""
         with suppress(DistError, TimeoutError):
             self._ask(self._store.set, f"left/{self._rank.rank}", "")
-            if self._seat.keeps_store:
-                self._store.wait([f"left/{rank}" for rank in range(self._seat.world_size)], _LEAVE)
+            left = [f"left/{rank}" for rank in range(self._seat.world_size)]
+            until = time.monotonic() + _LEAVE_S * self._seat.keeps_store
+            while time.monotonic() < until and not self._ask(self._store.check, left):
+                time.sleep(_LOOK_S / 5)  # not the store's own wait, in which this rank could not answer
 
     def _answer(self) -> None:
         frame = sys._current_frames()[self._main]
