@@ -113,7 +113,7 @@ def simulate(
         other, _ = sim.scale(workload, hardware, backward=slowest)
         other = replace(other, name=f"{workload.name}, backward x {format_number(slowest, 6)}")
     report = sim.summarize(sim.simulate(workload, hardware, assignment, iteration=iteration, slowest=other))
-    ahead = printing.to_tune(workload_file, hardware_file, policy)
+    ahead = printing.to_tune(workload_file, hardware_file, policy, given)
     if assignment_file is not None:
         ahead = printing.to_replay(workload_file, hardware_file, hardware, assignment_file)
     return Answer(report, lambda: _print_report(report, workload), ahead)
@@ -244,7 +244,8 @@ def sweep(
     output: Path | None = file_option("Write CSV here.", default=None),
 ) -> Answer:
     """Predict DDP's default and a range of bucket caps, under any combination of what-ifs."""
-    workload, hardware = load_inputs(workload_file, hardware_file, parts, options.settings(set_))
+    given = options.settings(set_)
+    workload, hardware = load_inputs(workload_file, hardware_file, parts, given)
     with ExitStack() as stack:
         rows = sim.sweep(
             workload,
@@ -268,7 +269,7 @@ def sweep(
         say_notes(notes)
 
     document = {"rows": [asdict(row) for row in rows], "notes": notes}
-    return Answer(document, show, printing.to_tune(workload_file, hardware_file))
+    return Answer(document, show, printing.to_tune(workload_file, hardware_file, given=given))
 
 
 def executor_of(jobs: int) -> Executor:

@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -27,6 +27,7 @@ from sim.columns import Column, texts
 from sim.formats.documents import json_text, to_text
 from sim.formats.record_files import box_in
 from sim.nouns.assignment import OTHERS
+from sim.nouns.ddp_switches import SWITCHES
 from sim.nouns.hardware import Hardware
 
 Row = TypeVar("Row")
@@ -217,10 +218,21 @@ def to_calibrate(workload: Path, ranks: int = 2) -> str:
     return f"{measure}; then: {to_tune(workload, _NAMED)}"
 
 
-def to_tune(workload: Path, hardware: Path, policy: str = "ddp") -> str:
-    """The best buckets of a workload on a machine; of another system that has some those of its own."""
-    of = ("--policy", policy) if policy in OTHERS else ()
+def to_tune(
+    workload: Path, hardware: Path, policy: str = "ddp", given: Mapping[str, object] | None = None
+) -> str:
+    """The best buckets of a workload on a machine, under the job's switches among those that were ``given``;
+    of another system that has some those of its own, by its defaults: nothing where others were given."""
+    if policy in OTHERS and given:
+        return ""
+    of = ("--policy", policy) if policy in OTHERS else set_again(given or {})
     return line("tune", workload, "--hardware", hardware, *of, "-o", "assignment.json")
+
+
+def set_again(given: Mapping[str, object]) -> list[str]:
+    """The job's switches among what ``--set`` gave, as words of a command line."""
+    switches = (f"{name}={value}" for name, value in given.items() if name in SWITCHES)
+    return [word for switch in switches for word in ("--set", switch)]
 
 
 def to_tune_written(workload: Path, hardware: Path | None, named: Path = _NAMED) -> str:

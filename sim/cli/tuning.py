@@ -68,7 +68,8 @@ def tune(
     if not is_kept:
         ahead = f"the same with -o {ASSIGNMENT}; then: {ahead}"
     if answer.gain.significant is False:
-        slower = line("sweep", workload_file, "--hardware", hardware_file, "--bandwidth", "0.1,0.3,1")
+        again = printing.set_again(options.settings(set_))
+        slower = line("sweep", workload_file, "--hardware", hardware_file, "--bandwidth", "0.1,0.3,1", *again)
         ahead = f"keep {answer.against}; on which slower link buckets would matter: {slower}"
     if wants_json.get():
         tell_held(job)

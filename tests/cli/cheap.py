@@ -74,7 +74,7 @@ def commands(at: Path) -> dict[str, tuple[object, ...]]:
         "estimate": ("estimate", *GPT, "--backward-ms", 5),
         "calibrate": ("calibrate",),
         "import": ("import", "nccl-tests", at / "log.txt", "--name", "my wire"),
-        "simulate": ("simulate", *model),
+        "simulate": ("simulate", *model, "--set", "accumulation_steps=2"),
         "explain": ("explain", W),
         "sweep": ("sweep", *model, "--caps", "4,8"),
         "tune": ("tune", *model, "--draws", 1),
