@@ -293,19 +293,20 @@ def _last_gradient(timeline: Timeline, bucket: int) -> Gradient:
 def _lane_bound(evidence: _Evidence) -> Bottleneck | None:
     """Work on the lane takes half of what is exposed; the largest part, without a collective on the path."""
     timeline, other = evidence.timeline, evidence.other_work_ns
-    hooks, launches = evidence.on_path_ns("hook", "settle"), evidence.on_path_ns("launch")
-    copies, back = evidence.on_path_ns("copy_in", "copy_out"), evidence.on_path_ns("copy_out")
+    hooked = (span for span in evidence.path if span.kind == "copy_in" and span.gradient is not None)
+    own = sum(min(evidence.hardware.hook_cost_ns, _length(span)) for span in hooked)  # no copying
+    hooks, launches = evidence.on_path_ns("hook", "settle") + own, evidence.on_path_ns("launch")
+    copies, back = evidence.on_path_ns("copy_in", "copy_out") - own, evidence.on_path_ns("copy_out")
     stretch, count = evidence.stretch_ns, sum(span.kind == "launch" for span in evidence.path)
     outside = sum(len(batch.before) + len(batch.after) for batch in timeline.micro_batches)
     each = f"{_count(count, 'launch', 'launches')} x {format_ms(launches / max(count, 1))}"
-    code, why = "interference-bound", "collectives beside it make"
+    code, why, whose = "interference-bound", "collectives beside it make", " of gradients" * (own == hooks)
     if evidence.is_calm:
         code, why = "accumulation-bound", "adding gradients to those of earlier micro-batches makes"
     path, in_step = "the critical path", launches + outside * evidence.hardware.launch_cost_ns
-    # A cause, its time on the path and in the whole step, and how it is told. What hooks and callbacks
-    # between collectives do is copying too in some systems.
+    # A cause, its time on the path and in the step, and its words. In some systems what hooks do is copying.
     rows = (
-        ("hook-bound", hooks, hooks + other, f"hooks take {format_ms(hooks)} of {path}"),
+        ("hook-bound", hooks, hooks + other, f"hooks{whose} take {format_ms(hooks)} of {path}"),
         ("launch-bound", launches, in_step, f"{each} = {format_ms(launches)} on {path}"),
         ("copy-bound", copies, copies + hooks + other, f"copies take {format_ms(copies)} of {path}"),
         (code, stretch, stretch + other * evidence.is_calm, f"{why} backward {format_ms(stretch)} longer"),

@@ -96,6 +96,8 @@ def each(*buckets: int) -> list[list[int]]:
         # Half: a launch, a copy, a stretched backward (40 ms of collective at half speed cost 20 ms).
         ("launch-bound", [100], [10], [[0]], {"launch_cost_ns": 10_100_000}),
         ("tail-exposed", [100], [10], [[0]], {"launch_cost_ns": 9_900_000}),
+        ("hook-bound", [100], [10], [[0]], {"hook_cost_ns": 10_100_000}),
+        ("tail-exposed", [100], [10], [[0]], {"hook_cost_ns": 9_900_000}),
         ("copy-bound", [100], [10], [[0]], {"copy_in_bytes_per_s": 10 * MB / 0.0101}),
         ("tail-exposed", [100], [10], [[0]], {"copy_in_bytes_per_s": 10 * MB / 0.0099}),
         ("copy-bound", [100], [10], [[0]], {"copy_out_bytes_per_s": 10 * MB / 0.0101}),
@@ -239,7 +241,7 @@ WITHOUT: Mapping[str, Change] = {
     "bandwidth-bound": of_latency_alone,
 }
 WITHOUT_IN_OTHERS: Mapping[str, Change] = {
-    "hook-bound": lambda case: replace(case, assignment=sim.assign(case.workload)),
+    "hook-bound": lambda case: replace(on(hook_cost_ns=0)(case), assignment=sim.assign(case.workload)),
     "lane-held": lambda case: replace(
         case, assignment=sim.assign(case.workload, "zero2", reduce_bucket_size=1 << 30, overlap_comm=True)
     ),

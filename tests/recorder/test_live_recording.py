@@ -33,10 +33,8 @@ BATCH = torch.ones(2, 3)
 
 @pytest.fixture(scope="module")
 def one_rank() -> Iterator[None]:
-    """A gloo process group of one rank; what uses it is dropped before it goes.
-
-    One for all tests: torch aborts where one of gloo's own threads is the last to let go of its group.
-    """
+    """A gloo process group of one rank, for all tests: torch aborts where a thread of gloo is the last to let
+    go of one. What uses it is dropped before it goes."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     gc.collect()
