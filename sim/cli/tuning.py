@@ -274,15 +274,18 @@ def _measured(workload: Workload, given: dict[str, Any]) -> tuple[Assignment, in
 
 
 def _print_anchored(found: "Anchored") -> None:
-    others = ", ".join(
+    own, *others = (
         f"{one.what} {format_number(one.value, 4)}"
         + (f" with {one.own_costs} own costs" if one.own_costs != "as taken" else "")
-        + f" ({format_percent(one.weight, 0)})"
-        for one in found.readings[1:]
+        + (f" ({format_percent(one.weight, 0)})" if len(found.readings) > 1 else "")
+        for one in found.readings
     )
     say(
-        f"{'' if found.fits else 'no fit: '}{found.factor} {format_number(found.value, 4)}: a step of "
+        f"{'' if found.fits else 'no fit: '}{own}: a step of "
         f"{format_ms(found.predicted_ns)}, measured {format_ms(found.measured_ns)}, "
-        f"{format_ms(found.plain_ns)} without" + (f"; or instead {others}" if others else "")
+        f"{format_ms(found.plain_ns)} without" + (f"; or instead {', '.join(others)}" if others else "")
     )
+    likeliest = max(found.readings, key=lambda one: one.weight)
+    if likeliest.what != found.factor:
+        say(f"the likeliest reading is another; to compute from it: --factor {likeliest.what}")
     say_notes(found.notes)

@@ -92,7 +92,7 @@ def test_from_a_step_to_hardware(tmp_path: Path) -> None:
     hardware = sim.load_hardware(output)
     assert hardware.compute_slowdown == pytest.approx(1.25)
     assert hardware.provenance["anchored"]["measured_step_ns"] == 84 * MS
-    assert "compute_slowdown 1.25: a step of 84.00 ms, measured 84.00 ms, 82.00 ms without" in said.out
+    assert "compute_slowdown 1.25 (48%): a step of 84.00 ms, measured 84.00 ms, 82.00 ms without" in said.out
     step = "bucket_cap_mb=1MiB,step_ms=84,gradient_as_bucket_view=true"
     told = json.loads(bucketsim(*words, step, "--json").out)
     assert (told["factor"], told["measured_ns"]) == ("mutual", 84 * MS)
