@@ -47,7 +47,8 @@ def tune(
     """Find the best buckets, what they gain and how surely, and what each setting of DDP reaches."""
     if policy != "ddp" and set_:
         raise InputError("tune: --set gives settings of DDP; leave it or --policy out")
-    job = load_job(workload_file, hardware_file, parts, options.settings(set_))
+    switches = options.settings(set_)
+    job = load_job(workload_file, hardware_file, parts, switches)
     workload, hardware = job.workload, job.hardware
     title = f"{workload.name} on {hardware.name}"
     if policy != "ddp":
@@ -68,8 +69,8 @@ def tune(
     if not is_kept:
         ahead = f"the same with -o {ASSIGNMENT}; then: {ahead}"
     if answer.gain.significant is False:
-        again = printing.set_again(options.settings(set_))
-        slower = line("sweep", workload_file, "--hardware", hardware_file, "--bandwidth", "0.1,0.3,1", *again)
+        again = ("--bandwidth", "0.1,0.3,1", *printing.set_again(switches))
+        slower = line("sweep", workload_file, "--hardware", hardware_file, *again)
         ahead = f"keep {answer.against}; on which slower link buckets would matter: {slower}"
     if wants_json.get():
         tell_held(job)
@@ -218,6 +219,8 @@ def _said(assignment: Assignment) -> tuple[object, ...]:
 
 # anchor
 
+_FACTORS = ("mutual", "compute_slowdown", "comm_slowdown", "curve")
+
 
 @options.answers
 def anchor(
@@ -232,7 +235,7 @@ def anchor(
     ),
     factor: Any = option(
         "The factor to determine; default: the slow-down that is not known.",
-        kind=choice("mutual", "compute_slowdown", "comm_slowdown", "curve"),
+        kind=choice(*_FACTORS),
     ),
     output: Path | None = file_option("Write the hardware here.", default=None),
 ) -> Answer:
@@ -287,5 +290,6 @@ def _print_anchored(found: "Anchored") -> None:
     )
     likeliest = max(found.readings, key=lambda one: one.weight)
     if likeliest.what != found.factor:
-        say(f"the likeliest reading is another; to compute from it: --factor {likeliest.what}")
+        how = f"; to compute from it: --factor {likeliest.what}" if likeliest.what in _FACTORS else ""
+        say(f"the likeliest reading is another{how}")
     say_notes(found.notes)

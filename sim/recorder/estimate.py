@@ -229,7 +229,7 @@ def _raised(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def stand_ins() -> Iterator[FakeTensorMode]:
-    """Tensors that are made inside have no data, take no memory and are on the CPU, GPUs asked for or not."""
+    """Tensors made inside are on the CPU and have no data and no memory; those of ``torch.linspace`` do."""
     autocast = torch.autocast.__init__
 
     def on_cpu(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
